@@ -29,12 +29,12 @@ Trace::Trace(const std::string& path, Device& device, const StepPlan& plan, Engi
   }
   sums_ = trace_digests(device, plan);
   stored_.resize(names_.size());
-  engine.sync().weights().visit_planes([&](const Plane& plane) {
+  engine.sync().visit_planes([&](const Plane& plane) {
     for (const Placement& p : plan.layout.buckets()[plane.bucket].members)
       stored_[static_cast<std::size_t>(name_of_[static_cast<std::size_t>(p.param.value)])].insert(plane.kind);
   });
   engine.observe(this);
-  engine.sync().weights().observe([this](Stream& stream, const Plane& array) { consumed(stream, array); });
+  engine.sync().observe([this](Stream& stream, const Plane& array) { consumed(stream, array); });
 }
 
 std::uint64_t* Trace::sum(std::int64_t which, int name) const {
@@ -177,11 +177,10 @@ void Trace::write_row(const std::vector<std::uint64_t>& sums, Problems& problems
                                   {"buckets", record.buckets},
                                   {"bytes", record.bytes}});
   // Number of collectives that overlapped with computation since the row before.
-  const std::int64_t gathers = engine_.sync().weights().overlapped(),
-                     reductions = engine_.sync().gradients().overlapped();
-  row["overlapped"] = {{"gathers", gathers - gathers_}, {"reductions", reductions - reductions_}};
-  gathers_ = gathers;
-  reductions_ = reductions;
+  const Overlapped overlapped = engine_.sync().overlapped();
+  row["overlapped"] = {{"gathers", overlapped.gathers - overlapped_.gathers},
+                       {"reductions", overlapped.reductions - overlapped_.reductions}};
+  overlapped_ = overlapped;
   if (plan_.model.shape().recipe.activation)
     row["quantize"] = {{"weights", row_.quantize.weights},
                        {"activations", row_.quantize.activations},

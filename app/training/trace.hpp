@@ -67,7 +67,7 @@ class Trace final : public StepObserver {
   std::ofstream file_;
   Row row_;
   bool open_ = false;  ///< whether row_ is of a step and still to be written
-  std::int64_t gathers_ = 0, reductions_ = 0;
+  Overlapped overlapped_;  ///< until the row before
   QuantizeLaunches launched_;  ///< launches before the current row
 };
 

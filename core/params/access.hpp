@@ -9,7 +9,7 @@ namespace tessera {
 
 class Use;
 
-/// Gives layers their weights. Implemented by Weights, which all-gathers on demand, and by the plan's recorder.
+/// Gives layers their weights. Implemented by ParamSync, which all-gathers on demand, and by the plan's recorder.
 class WeightSource {
  public:
   virtual ~WeightSource() = default;

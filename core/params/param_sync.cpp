@@ -16,10 +16,8 @@ ParamSync::ParamSync(Device& device, const ParamRegistry& registry, const ParamL
       groups_(allocate_groups(device, registry, layout, mesh.ranks(), schedule_, rules)),
       buckets_(layout.buckets().size()),
       cursor_(schedule_.pools.size()),
-      writes_(schedule_.contributions, layout),
-      sent_(schedule_.gradient_slots.size()),
-      weights_(*this),
-      gradients_(*this) {
+      rounds_(schedule_, layout),
+      pending_(device, layout, mesh, rules.reduce, schedule_.gradient_slots.size(), overlaps_) {
   for (ParamGroup& group : groups_)
     for (ParamBucket& own : group.buckets) buckets_[own.id] = &own;
   for (const Pool& pool : schedule_.pools) slots_.add(std::vector<WeightSlot>(static_cast<std::size_t>(pool.slots)));
@@ -35,7 +33,6 @@ ParamSync::ParamSync(Device& device, const ParamRegistry& registry, const ParamL
   for (const Visit& visit : schedule_.resident)
     if (visit.staged == StagedAt::gather) std::erase(published_, visit.group);
   cursor_.begin(schedule_.resident);
-  restart();
 }
 
 /// Makes a wire for each format: one for buckets in one slot, whose shards are views into it, and one for the others.
@@ -78,27 +75,30 @@ void ParamSync::open_buffers() {
 }
 
 Accumulating ParamSync::accumulate() {
-  if (device_.compute().capturing()) in_a_replay_ = overlapped_;
-  begin_pass(schedule_.training);
-  return Accumulating(gradients_);
+  if (device_.compute().capturing()) overlaps_.begin_capture();
+  end_pass();
+  cursor_.begin(schedule_.training);
+  return Accumulating(*this);
 }
 
 Forward ParamSync::forward(Stream& stream) {
   settle(stream);
-  begin_pass(schedule_.evaluation);
+  end_pass();
+  cursor_.begin(schedule_.evaluation);
   return Forward(*this);
 }
 
 void ParamSync::publish(Stream& stream, Updated&& updated) {
   open_buffers();
-  require_unused_staging();
-  if (updated.weights_ == Updated::Weights::current) invalidate(stream);
+  for (const ParamGroup& group : groups_)  // in the memory of gradients that are in use nothing may be staged
+    if (group.staged_in == StagedIn::gradients && group.gradients.state() != GradientState::empty)
+      throw StateError(group.id, group.weights.epoch(), name_of(group.gradients.state()), "staged in gradients");
+  if (updated.weights() == Updated::Weights::current) invalidate(stream);
   agree(stream);
   stage(stream, published_);
-  release_claims();  // groups that are staged with their gathers are staged from their masters
+  release_claims(wires_);  // groups that are staged with their gathers are staged from their masters
   if (rules_.gather == Overlap::off) settle(stream);
-  if (stream.capturing())
-    in_a_replay_ = {overlapped_.gathers - in_a_replay_.gathers, overlapped_.reductions - in_a_replay_.reductions};
+  if (stream.capturing()) overlaps_.end_capture();
 }
 
 void ParamSync::replayed() {
@@ -106,8 +106,7 @@ void ParamSync::replayed() {
     group.weights.replayed();
     group.gradients.replayed();
   }
-  overlapped_.gathers += in_a_replay_.gathers;
-  overlapped_.reductions += in_a_replay_.reductions;
+  overlaps_.replayed();
 }
 
 void ParamSync::settle(Stream& stream) {
@@ -117,37 +116,32 @@ void ParamSync::settle(Stream& stream) {
 
 void ParamSync::inspect(Stream& stream, const std::function<void(const Plane&)>& see) {
   settle(stream);
-  begin_pass(schedule_.inspection);
+  end_pass();
+  cursor_.begin(schedule_.inspection);
   for (const Visit& visit : schedule_.inspection) {
     const Visit* now = cursor_.open(visit.pool);
     if (!now || !now->serves(visit.group, visit.sides)) open(stream, visit.pool);
-    visit_planes(groups_[visit.group], {visit.slot, visit.sides}, see);
+    tessera::visit_planes(layout_, groups_[visit.group], {visit.slot, visit.sides}, see);
   }
   end_pass();
 }
 
-void ParamSync::visit_planes(const ParamGroup& group, const Held& held,
-                             const std::function<void(const Plane&)>& see) const {
-  for (const ParamBucket& own : group.buckets)
-    own.places[static_cast<std::size_t>(held.place)].visit([&](PlaneKind kind, const StoredArray& array) {
-      if (holds(layout_.buckets()[own.id].key.format, own.way, held.sides, kind))
-        see({group.id, own.id, kind, array.values, array.members});
-    });
+void ParamSync::visit_planes(const std::function<void(const Plane&)>& see) const {
+  for (const ParamGroup& group : groups_) tessera::visit_planes(layout_, group, {}, see);
 }
 
-WeightState ParamSync::weights_of(const ParamGroup& group) const {
-  for (const WeightSlot& slot : slots_[group.pool]) {
-    if (!slot.visit || slot.visit->group != group.id) continue;
-    if (slot.machine.state() == SlotState::in_flight) return WeightState::in_flight;
-    return slot.machine.state() == SlotState::gathered ? WeightState::gathered : WeightState::ready;
-  }
-  return group.weights.state();
+WeightState ParamSync::weight_state(GroupId group) const {
+  const PoolId pool = groups_[group].pool;
+  const Visit* const open = cursor_.open(pool);
+  if (open && open->group == group) return WeightState::ready;
+  const auto holds = [&](const WeightSlot& slot) { return slot.visit && slot.visit->group == group; };
+  return std::ranges::any_of(slots_[pool], holds) ? WeightState::in_flight : groups_[group].weights.state();
 }
 
 std::vector<std::uint8_t> ParamSync::state() const {
   std::vector<std::uint8_t> all;
   for (const ParamGroup& group : groups_) {
-    all.push_back(static_cast<std::uint8_t>(weights_of(group)));
+    all.push_back(static_cast<std::uint8_t>(weight_state(group.id)));
     all.push_back(static_cast<std::uint8_t>(group.gradients.state()));
   }
   for (const std::vector<WeightSlot>& slots : slots_)

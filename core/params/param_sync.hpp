@@ -1,40 +1,34 @@
 #pragma once
-#include <array>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
 
 #include "core/comm/mesh.hpp"
-#include "core/params/gradients.hpp"
 #include "core/params/masters.hpp"
+#include "core/params/pending_reductions.hpp"
 #include "core/params/slots.hpp"
 #include "core/params/sync_rules.hpp"
 #include "core/params/sync_schedule.hpp"
 #include "core/params/tokens.hpp"
-#include "core/params/weights.hpp"
 #include "core/params/writes.hpp"
 
 namespace tessera {
 
-/// Numbers of collectives that overlapped: other work was launched before anything waited for them.
-struct Overlapped {
-  std::int64_t gathers = 0, reductions = 0;
-};
-
 /// Synchronises weights and gradients between ranks: executes a SyncSchedule, whatever the sharding. All-gathers
 /// weights (with prefetch), accumulates gradients over micro-batches and reduce-scatters them. Owns the groups and
 /// slots, and is the only caller of their machines' to(), of a Wire, and of the collectives of weights and gradients.
-class ParamSync {
+/// As a WeightSource it gives Q(bf16(master)) of every parameter, of the masters' epoch, on every rank; tokens reach
+/// its gradients.
+class ParamSync final : public WeightSource, private GradientSync {
  public:
   ParamSync(Device& device, const ParamRegistry& registry, const ParamLayout& layout, SyncSchedule schedule,
             const Masters& masters, Mesh& mesh, const SyncRules& rules);
   ParamSync(const ParamSync&) = delete;
   ParamSync& operator=(const ParamSync&) = delete;
 
-  Weights& weights() { return weights_; }
-  const Weights& weights() const { return weights_; }
-  Gradients& gradients() { return gradients_; }
+  Use operand(Stream& stream, ParamId param, Side side) override;
 
   /// Begins gradient accumulation. All groups must be Empty; every micro-batch asks for weights in the order of the dry
   /// pass. Local. The returned token's reduce() is collective over the world.
@@ -58,31 +52,31 @@ class ParamSync {
 
   /// States of all machines, without epochs: the part of this object's state that a captured step depends on. Local.
   std::vector<std::uint8_t> state() const;
+  WeightState weight_state(GroupId group) const;
+  GradientState gradient_state(GroupId group) const;
+  /// A bucket's whole gradients. Their memory may hold other buckets' gradients, or staged bf16.
+  const Tensor& gradients(BucketId bucket) const;
+  /// Numbers of all-gathers and reductions so far that overlapped.
+  Overlapped overlapped() const { return overlaps_.now; }
+
+  /// Calls see(array) for every stored array, in slot 0 of its pool. Contents are valid while the group is Ready there.
+  void visit_planes(const std::function<void(const Plane&)>& see) const;
+  /// Has `observer` called for each array that has just been gathered or rebuilt on a stream: once a visit.
+  using Observer = std::function<void(Stream& stream, const Plane& array)>;
+  void observe(Observer observer) { observer_ = std::move(observer); }
+  bool observed() const { return static_cast<bool>(observer_); }
+
   /// Sets this object's state to that behind one more step as it was captured, accumulate() to publish(): to be called
   /// when its graph has been replayed. Local.
   void replayed();
 
  private:
-  friend class Weights;
-  friend class Gradients;
-  friend class Forward;
-
-  /// A reduction under way.
-  struct Flight {
-    const Reduction* reduction = nullptr;
-    Pending pending;
-    std::int64_t launches_before = 0;
-  };
-
   void make_wires(const Masters& masters);
   void open_buffers();
-  void visit_planes(const ParamGroup& group, const Held& held, const std::function<void(const Plane&)>& see) const;
   ParamGroup& group_of(ParamId param) { return groups_[layout_.group_of(param)]; }
-  const ParamBucket& bucket(BucketId id) const { return *buckets_[id]; }
-  WeightState weights_of(const ParamGroup& group) const;
 
   // Weights.
-  Operand operand(Stream& stream, ParamId param, Side side);
+  void ended(ParamId param) noexcept override { --group_of(param).uses; }
   WeightSlot& slot_of(const Visit& visit) { return slots_[visit.pool][static_cast<std::size_t>(visit.slot)]; }
   bool in_transit(const ParamGroup& group) const;
   const ParamGroup* ring_holder(const ParamGroup& group) const;
@@ -92,28 +86,21 @@ class ParamSync {
   void start_gather(Stream& stream, const Visit& visit);
   void finish_gather(Stream& stream, const Visit& visit);
   void close(const Visit& visit);
-  void begin_pass(const Visits& visits);
-  void end_pass();
-  void invalidate(Stream& stream);
-  void release_claims();
-  void require_unused_staging() const;
+  void end_pass() override;
+  void invalidate(Stream& stream) override;
   void agree(Stream& stream);
   void stage(Stream& stream, std::span<const GroupId> groups);
 
   // Gradients.
-  Gradient slot(ParamId param);
-  void written(Stream& stream, ParamId param);
-  void reduce(Stream& stream);
-  void drop();
-  void release();
+  Gradient slot(ParamId param) override;
+  void written(Stream& stream, ParamId param) override;
+  void reduce(Stream& stream) override;
+  int buckets() const override;
+  const Tensor& shard(BucketId bucket) const override;
+  Tensor claim(BucketId bucket) override;
+  void drop() override;
   void claim_gradients(Stream& stream, const ParamGroup& group);
-  void begin_round(const ParamGroup& group);
   void start_reduction(Stream& stream, ParamGroup& group);
-  void add_up_alone(Stream& stream, const Reduction& reduction);
-  void add_up(Stream& stream, const Reduction& reduction, std::span<const Exchange> received);
-  void finish_oldest_reduction(Stream& stream);
-  void fill_unwritten(Stream& stream, const ParamBucket& own);
-  void restart();
 
   Device& device_;
   const ParamLayout& layout_;
@@ -129,19 +116,10 @@ class ParamSync {
   PassCursor cursor_;                ///< resident pools: since the last publication; transient ones: the pass under way
   std::vector<GroupId> published_;   ///< groups that are staged at a publication
   std::vector<Exchange> agreement_;  ///< memory of agree(), kept so that a step allocates nothing
-  Weights::Observer observer_;
-
-  Writes writes_;
-  std::array<Flight, receive_slots> flights_;
-  std::size_t oldest_ = 0, in_flight_ = 0;
-  std::vector<Event> sent_;  ///< by gradient slot: behind the last sum of its gradients, when it is free again
-  Event summed_;             ///< behind the last local sum of the step
-
-  Overlapped overlapped_;   ///< so far
-  Overlapped in_a_replay_;  ///< in the step that was captured
-
-  Weights weights_;
-  Gradients gradients_;
+  Observer observer_;
+  OverlapCounts overlaps_;
+  Rounds rounds_;
+  PendingReductions pending_;
 };
 
 }  // namespace tessera

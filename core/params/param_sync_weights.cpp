@@ -7,10 +7,10 @@
 /// step; a slot Free -> InFlight -> Gathered -> Ready -> Free once a visit.
 namespace tessera {
 
-Operand ParamSync::operand(Stream& stream, ParamId param, Side side) {
+Use ParamSync::operand(Stream& stream, ParamId param, Side side) {
   ParamGroup& group = group_of(param);
   const BucketId id = layout_.place(param).bucket;
-  const ParamBucket& own = bucket(id);
+  const ParamBucket& own = *buckets_[id];
   const Sides needed = payload_of(layout_.buckets()[id].key.format, own.way, side);
   const Visit* now = cursor_.open(group.pool);
   if (!now || !now->serves(group.id, needed)) {
@@ -21,7 +21,7 @@ Operand ParamSync::operand(Stream& stream, ParamId param, Side side) {
     now = next;
   }
   ++group.uses;
-  return own.wire->operand(param, side, now->slot);
+  return {*this, param, own.wire->operand(param, side, now->slot)};
 }
 
 /// Whether a resident group has been staged and its gather not yet post-processed.
@@ -92,14 +92,15 @@ void ParamSync::start_gather(Stream& stream, const Visit& visit) {
 void ParamSync::finish_gather(Stream& stream, const Visit& visit) {
   WeightSlot& slot = slot_of(visit);
   if (slot.gather) {
-    if (stream.launches() > slot.launches_before) ++overlapped_.gathers;
+    if (stream.launches() > slot.launches_before) ++overlaps_.now.gathers;
     slot.gather.wait(stream);
   }
   slot.machine.to(SlotState::gathered, visit.group);
   const Held held{visit.slot, visit.sides};
   for (const std::unique_ptr<Wire>& wire : wires_) wire->consume(stream, visit.group, held);
   slot.machine.to(SlotState::ready, visit.group);
-  if (observer_) visit_planes(groups_[visit.group], held, [&](const Plane& plane) { observer_(stream, plane); });
+  if (observer_)
+    tessera::visit_planes(layout_, groups_[visit.group], held, [&](const Plane& plane) { observer_(stream, plane); });
 }
 
 /// Ready -> Free.
@@ -110,11 +111,6 @@ void ParamSync::close(const Visit& visit) {
   WeightSlot& slot = slot_of(visit);
   slot.machine.to(SlotState::free, group.id);
   slot.visit = nullptr;
-}
-
-void ParamSync::begin_pass(const Visits& visits) {
-  end_pass();
-  cursor_.begin(visits);
 }
 
 /// Ends a pass: closes its visits. If it was cut short, finishes its prefetch first.
@@ -131,18 +127,6 @@ void ParamSync::end_pass() {
   }
 }
 
-/// Staging takes every shard again, those too that an update had claimed.
-void ParamSync::release_claims() {
-  for (const std::unique_ptr<Wire>& wire : wires_) wire->release_claims();
-}
-
-/// Refuses to stage bf16 in the memory of gradients that are in use.
-void ParamSync::require_unused_staging() const {
-  for (const ParamGroup& group : groups_)
-    if (group.staged_in == StagedIn::gradients && group.gradients.state() != GradientState::empty)
-      throw StateError(group.id, group.weights.epoch(), name_of(group.gradients.state()), "staged in gradients");
-}
-
 /// Brings every group to Stale and closes every visit. A resident visit that has not been opened since the last
 /// publication is opened first, since its memory will be staged anew. A group that waits for a slot of the ring is
 /// Stale already.
@@ -151,7 +135,7 @@ void ParamSync::invalidate(Stream& stream) {
   for (const ParamGroup& group : groups_)
     if (group.uses > 0)
       throw StateError(group.id, group.weights.epoch(), "an operand in use", name_of(WeightState::stale));
-  release_claims();
+  release_claims(wires_);
   for (const Visit& visit : schedule_.resident)
     if (in_transit(groups_[visit.group])) open_staged(stream, visit.pool);
   for (const Visit& visit : schedule_.resident) {

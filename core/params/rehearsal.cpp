@@ -8,44 +8,32 @@
 namespace tessera {
 namespace {
 
-/// A group's place in its rounds.
-struct Rounds {
-  std::vector<std::size_t> reductions;  ///< numbers of its reductions
-  std::size_t round = 0;                ///< number of the one that is filled, or comes next
-  bool writing = false;                 ///< whether its first write has been
-};
-
 class Rehearsal {
  public:
   Rehearsal(const SyncSchedule& schedule, const SyncInputs& of)
       : schedule_(schedule),
         of_(of),
-        resident_of_(of.layout.groups().size()),
-        stays_(static_cast<std::size_t>(schedule.resident.size())),
         cursor_(schedule.pools.size()),
         slots_(schedule.pools.size()),
         holder_(schedule.gradient_slots.size()),
-        rounds_(of.layout.groups().size()),
-        writes_(schedule.contributions, of.layout) {
-    for (VisitId v : schedule.resident.ids()) resident_of_[schedule.resident[v].group] = v;
+        rounds_(schedule, of.layout) {
     for (PoolId pool : schedule.pools.ids()) slots_[pool].resize(static_cast<std::size_t>(schedule.pools[pool].slots));
-    for (std::size_t i = 0; i < schedule.reductions.size(); ++i)
-      rounds_[schedule.reductions[i].group].reductions.push_back(i);
   }
 
   /// A step that begins behind a publication, and the next publication.
   void step() {
-    for (Stay& stay : stays_) stay = {};
-    for (GroupId group : rounds_.ids()) begin_round(group);
     begin(schedule_.training);
+    if (of_.rules.gather == Overlap::off) resident_are_open();  // since the publication
     for (int m = 0; m < of_.rules.micro_batches; ++m) micro_batch();
     finish_pass("training");
     finish_reductions();
     publish();
   }
 
+  /// An evaluation, before which every resident visit is opened.
   void evaluation() {
     begin(schedule_.evaluation);
+    resident_are_open();
     for (const Access& access : of_.usage.evaluation) serve(access);
     finish_pass("evaluation");
   }
@@ -54,13 +42,9 @@ class Rehearsal {
   std::vector<PlannedCollective> collectives;
 
  private:
-  struct Stay {
-    bool started = false, opened = false;
-  };
-
-  static std::string text(GroupId group) { return "group " + std::to_string(group.value); }
-  void fault(GroupId group, const std::string& what) { faults.push_back(text(group) + ": " + what); }
-
+  void fault(GroupId group, const std::string& what) {
+    faults.push_back("group " + std::to_string(group.value) + ": " + what);
+  }
   void collect(Collective collective, GroupId group) {
     if (of_.ranks.of(of_.layout.groups()[group].processes).size > 1) collectives.push_back({collective, group});
   }
@@ -76,118 +60,100 @@ class Rehearsal {
   }
 
   // Weights.
+  const Visit*& slot_of(const Visit& visit) { return slots_[visit.pool][static_cast<std::size_t>(visit.slot)]; }
   void begin(const Visits& pass) {
-    for (PoolId pool : schedule_.pools.ids()) cursor_.clear(pool);
+    for (PoolId pool : schedule_.pools.ids()) {
+      cursor_.clear(pool);
+      std::ranges::fill(slots_[pool], nullptr);
+    }
+    cursor_.begin(schedule_.resident);
     cursor_.begin(pass);
+  }
+  void resident_are_open() {
+    for (const Visit& visit : schedule_.resident) {
+      slot_of(visit) = &visit;
+      cursor_.advance(visit.pool);
+    }
   }
   void serve(const Access& access) {
     const GroupId group = of_.layout.group_of(access.param);
-    if (schedule_.resides(group)) return open_resident(resident_of_[group]);
     const PoolId pool = schedule_.pool_of[group];
     const Sides needed = payload_of(access, of_.layout, of_.rules.weights);
-    if (const Visit* open = cursor_.open(pool); open && open->serves(group, needed)) return;
-    const Visit* visit = cursor_.upcoming(pool);
-    if (!visit || !visit->serves(group, needed)) return fault(group, "no visit serves an access");
-    if (const Visit* open = cursor_.open(pool)) slot_of(*open) = nullptr;
-    start(*visit);
-    if (const Visit* prefetch = cursor_.at(pool, visit->prefetch)) start(*prefetch);
+    if (const Visit* now = cursor_.open(pool); now && now->serves(group, needed)) return;
+    const Visit* next = cursor_.upcoming(pool);
+    if (!next || !next->serves(group, needed)) return fault(group, "no visit serves an access");
+    open(pool);
+  }
+  void open(PoolId pool) {
+    const Visit& visit = *cursor_.upcoming(pool);
+    if (const Visit* before = cursor_.open(pool)) slot_of(*before) = nullptr;
+    start(visit);
+    if (const Visit* prefetch = cursor_.at(pool, visit.prefetch)) start(*prefetch);
     cursor_.advance(pool);
   }
-  const Visit*& slot_of(const Visit& visit) { return slots_[visit.pool][static_cast<std::size_t>(visit.slot)]; }
   void start(const Visit& visit) {
-    if (schedule_.pool_of[visit.group] != visit.pool || visit.slot >= schedule_.pools[visit.pool].slots)
-      return fault(visit.group, "a visit is in another pool's slot");
-    const Visit*& slot = slot_of(visit);
-    if (slot == &visit) return;
-    if (slot) fault(visit.group, "a gather starts into a slot that is in use");
-    slot = &visit;
+    if (slot_of(visit) == &visit) return;
+    if (slot_of(visit)) fault(visit.group, "a gather starts into a slot that is in use");
+    slot_of(visit) = &visit;
     collect(Collective::all_gather, visit.group);
   }
   void finish_pass(const std::string& pass) {
-    for (PoolId pool : schedule_.pools.ids()) {
-      if (cursor_.upcoming(pool))
-        fault(cursor_.upcoming(pool)->group, "no access of " + pass + " opens its next visit");
-      std::ranges::fill(slots_[pool], nullptr);
-    }
-  }
-
-  void start_resident(VisitId id) {
-    Stay& stay = stays_[static_cast<std::size_t>(id.value)];
-    if (!std::exchange(stay.started, true)) collect(Collective::all_gather, schedule_.resident[id].group);
-  }
-  void open_resident(VisitId id) {
-    Stay& stay = stays_[static_cast<std::size_t>(id.value)];
-    if (of_.rules.gather == Overlap::off || std::exchange(stay.opened, true)) return;  // off: by the publication
-    start_resident(id);
-    if (const VisitId prefetch = schedule_.resident[id].prefetch; prefetch != VisitId{}) start_resident(prefetch);
+    for (PoolId pool : schedule_.pools.ids())
+      if (const Visit* next = cursor_.upcoming(pool); next && !schedule_.resides(next->group))
+        fault(next->group, "no access of " + pass + " opens its next visit");
   }
   /// Opens what was not used since the last publication, if it is staged; then gathers, without overlap.
   void publish() {
-    for (VisitId id : schedule_.resident.ids()) {
-      const bool staged = schedule_.resident[id].staged == StagedAt::publication;
-      if (of_.rules.gather == Overlap::on && (staged || stays_[static_cast<std::size_t>(id.value)].started))
-        start_resident(id);
-    }
+    for (const Visit& visit : schedule_.resident)
+      if (visit.staged == StagedAt::publication || slot_of(visit)) start(visit);
     for (std::size_t i = 0; i < schedule_.amaxes.size(); ++i) collectives.push_back({Collective::all_reduce_max, {}});
     if (of_.rules.gather == Overlap::off)
-      for (VisitId id : schedule_.resident.ids()) start_resident(id);
+      for (const Visit& visit : schedule_.resident) collect(Collective::all_gather, visit.group);
   }
 
   // Gradients.
-  void begin_round(GroupId group) {
-    const Rounds& rounds = rounds_[group];
-    const bool more = rounds.round < rounds.reductions.size();
-    writes_.begin_round(group, more ? schedule_.reductions[rounds.reductions[rounds.round]].micro_batches : 0);
-  }
   void write(ParamId param) {
     const GroupId group = of_.layout.group_of(param);
-    Rounds& rounds = rounds_[group];
-    if (!writes_.expects(param)) return fault(group, "no round expects a contribution");
-    const Reduction& reduction = schedule_.reductions[rounds.reductions[rounds.round]];
-    if (!std::exchange(rounds.writing, true)) first_write(reduction);
-    if (writes_.completes(param) && reduction.begin == BeginAt::last_write) reduce(rounds.reductions[rounds.round]);
-  }
-  void first_write(const Reduction& reduction) {
+    if (!rounds_.expects(param)) return fault(group, "no round expects a contribution");
+    const Reduction& reduction = *rounds_.now(group);
     GroupId& holder = holder_[static_cast<std::size_t>(reduction.slot)];
-    if (holder != GroupId{}) fault(reduction.group, "writes to a gradient slot in which another group accumulates");
-    holder = reduction.group;
-    open_before(reduction);
+    if (!rounds_.written(group)) {
+      if (holder != GroupId{}) fault(group, "writes to a gradient slot in which another group accumulates");
+      holder = group;
+      open_before(reduction);
+    }
+    if (!rounds_.completes(param) || reduction.begin != BeginAt::last_write) return;
+    holder = {};
+    reduce(reduction);
   }
   void open_before(const Reduction& reduction) {
     if (reduction.after == VisitId{}) return;
-    if (schedule_.resident[reduction.after].group != reduction.group)
-      fault(reduction.group, "another group's bf16 is staged in its gradients");
-    open_resident(reduction.after);
+    const Visit& visit = schedule_.resident[reduction.after];
+    if (visit.group != reduction.group) fault(reduction.group, "another group's bf16 is staged in its gradients");
+    if (cursor_.upcoming(visit.pool) == &visit) open(visit.pool);
   }
-  void reduce(std::size_t number) {
-    const Reduction& reduction = schedule_.reductions[number];
-    Rounds& rounds = rounds_[reduction.group];
-    if (number != reduced_) fault(reduction.group, "its reduction starts at another place in the list");
-    reduced_ = number + 1;
-    if (rounds.writing) holder_[static_cast<std::size_t>(reduction.slot)] = {};
-    rounds.writing = false;
-    ++rounds.round;
-    begin_round(reduction.group);
+  void reduce(const Reduction& reduction) {
+    if (&reduction != &schedule_.reductions[reduced_])
+      fault(reduction.group, "its reduction starts at another place in the list");
+    reduced_ = static_cast<std::size_t>(&reduction - schedule_.reductions.data()) + 1;
+    rounds_.next(reduction.group);
     collect(Collective::all_to_all, reduction.group);
   }
   void finish_reductions() {
-    for (; reduced_ < schedule_.reductions.size();) {
+    while (reduced_ < schedule_.reductions.size()) {
       const Reduction& reduction = schedule_.reductions[reduced_];
       if (reduction.begin != BeginAt::end_of_step) return fault(reduction.group, "a round is never complete");
       open_before(reduction);
-      reduce(reduced_);
+      reduce(reduction);
     }
   }
 
   const SyncSchedule& schedule_;
   const SyncInputs& of_;
-  IndexedBy<GroupId, VisitId> resident_of_;
-  std::vector<Stay> stays_;  ///< of resident visits
   PassCursor cursor_;
-  IndexedBy<PoolId, std::vector<const Visit*>> slots_;  ///< the transient visit in each
-  std::vector<GroupId> holder_;                    ///< of each gradient slot: the group that accumulates in it
-  IndexedBy<GroupId, Rounds> rounds_;
-  Writes writes_;
+  IndexedBy<PoolId, std::vector<const Visit*>> slots_;  ///< the visit in each
+  std::vector<GroupId> holder_;                         ///< of each gradient slot: the group that accumulates in it
+  Rounds rounds_;
   std::size_t reduced_ = 0;  ///< number of reductions that have started
 };
 
@@ -196,9 +162,13 @@ std::vector<std::string> contradictions(const SyncSchedule& schedule, const Sync
   std::vector<std::string> faults;
   const auto within = [](int number, auto size) { return number >= -1 && number < static_cast<std::int64_t>(size); };
   for (const Visits* visits : {&schedule.resident, &schedule.training, &schedule.evaluation, &schedule.inspection})
-    for (const Visit& visit : *visits)
+    for (const Visit& visit : *visits) {
       if (!within(visit.next.value, visits->size()) || !within(visit.prefetch.value, visits->size()))
         faults.push_back("a visit names one that is not in its list");
+      if (schedule.pool_of[visit.group] != visit.pool || visit.slot < 0 ||
+          visit.slot >= schedule.pools[visit.pool].slots)
+        faults.push_back("group " + std::to_string(visit.group.value) + ": a visit is in another pool's slot");
+    }
   for (const Reduction& one : schedule.reductions)
     if (one.slot < 0 || !within(one.slot, schedule.gradient_slots.size()) ||
         !within(one.after.value, schedule.resident.size()))
@@ -214,6 +184,8 @@ std::vector<std::string> contradictions(const SyncSchedule& schedule, const Sync
       if (one.group != group) continue;
       if (one.round != rounds++) fault("its rounds are not numbered in order");
       if ((one.sum == SumInto::assign) != (one.round == 0)) fault("its first round assigns, and only that one");
+      if (one.round > 0 && schedule.gradient_slots[static_cast<std::size_t>(one.slot)].holds_shard())
+        fault("its shard lies in its slot, which a second round would overwrite");
       micro_batches += one.micro_batches;
     }
     const bool written = std::ranges::any_of(

@@ -25,15 +25,14 @@ std::vector<Exchange> into_slot(const ParamLayout& layout, const ParamGroup& gro
   return exchanges;
 }
 
-/// The slot of a group's whole gradients, the same in every round.
-const GradientSlot& gradient_slot(const SyncSchedule& schedule, const ParamGroup& group) {
-  return schedule.gradient_slots[static_cast<std::size_t>(schedule.reductions[group.reductions.front()].slot)];
+/// The slot of a group's whole gradients, the same in every round; null if the group is never reduced.
+const GradientSlot* gradient_slot(const SyncSchedule& schedule, GroupId group) {
+  const auto first = std::ranges::find(schedule.reductions, group, &Reduction::group);
+  return first == schedule.reductions.end() ? nullptr : &schedule.gradient_slots[static_cast<std::size_t>(first->slot)];
 }
 
 /// Allocates a bucket's gradients: whole ones with the shard in them, or the shard alone.
-void allocate_gradients(Device& device, const Bucket& bucket, const Ranks& ranks, Residency residency,
-                        ParamBucket& own) {
-  const bool resident = residency == Residency::resident;
+void allocate_gradients(Device& device, const Bucket& bucket, const Ranks& ranks, bool resident, ParamBucket& own) {
   const Shape elements{resident ? bucket.size.value : bucket.slice(ranks)};
   const Tensor memory = device.allocate(Category::gradients, DType::f32, elements);
   if (resident) own.gradients = memory;
@@ -92,16 +91,14 @@ IndexedBy<GroupId, ParamGroup> allocate_groups(Device& device, const ParamRegist
     group.pool = schedule.pool_of[id];
     group.weights = WeightMachine(id);
     group.gradients = GradientMachine(id);
-    for (std::size_t i = 0; i < schedule.reductions.size(); ++i)
-      if (schedule.reductions[i].group == id) group.reductions.push_back(i);
     for (BucketId b : layout.groups()[id].buckets) {
       const Bucket& bucket = layout.buckets()[b];
       ParamBucket own;
       own.id = b;
       own.way = way_of(bucket.key.format, rules.weights);
-      if (!group.reductions.empty())
-        allocate_gradients(device, bucket, ranks, gradient_slot(schedule, group).residency, own);
-      if (schedule.pools[group.pool].residency == Residency::resident)
+      if (const GradientSlot* const slot = gradient_slot(schedule, id))
+        allocate_gradients(device, bucket, ranks, slot->holds_shard(), own);
+      if (schedule.resides(id))
         own.places.push_back(Planes::allocated(device, registry, bucket, own.way));
       group.buckets.push_back(std::move(own));
     }
@@ -130,10 +127,10 @@ void place_weights(Device& device, const ParamRegistry& registry, const ParamLay
 void place_gradients(Device& device, const ParamLayout& layout, IndexedBy<GroupId, ParamGroup>& groups,
                      const SyncSchedule& schedule) {
   for (const GradientSlot& slot : schedule.gradient_slots) {
-    if (slot.residency == Residency::resident) continue;
+    if (slot.holds_shard()) continue;
     const Tensor memory = device.allocate(Category::staging, DType::f32, {slot.elements});
     for (ParamGroup& group : groups) {
-      if (&gradient_slot(schedule, group) != &slot) continue;
+      if (gradient_slot(schedule, group.id) != &slot) continue;
       std::int64_t offset = 0;
       for (ParamBucket& own : group.buckets) {
         const std::int64_t size = layout.buckets()[own.id].size.value;
@@ -187,6 +184,15 @@ void place_staging(Device& device, const ParamLayout& layout, IndexedBy<GroupId,
       offset += size;
     }
   }
+}
+
+void visit_planes(const ParamLayout& layout, const ParamGroup& group, const Held& held,
+                  const std::function<void(const Plane&)>& see) {
+  for (const ParamBucket& own : group.buckets)
+    own.places[static_cast<std::size_t>(held.place)].visit([&](PlaneKind kind, const StoredArray& array) {
+      if (holds(layout.buckets()[own.id].key.format, own.way, held.sides, kind))
+        see({group.id, own.id, kind, array.values, array.members});
+    });
 }
 
 }  // namespace tessera

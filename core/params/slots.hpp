@@ -52,8 +52,6 @@ struct ParamGroup {
   int uses = 0;  ///< operands that are in use
 
   GradientMachine gradients;
-  std::vector<std::size_t> reductions;                         ///< numbers of its rounds' reductions in the schedule
-  std::size_t round = 0;                                       ///< that is filled, or comes next
   std::array<std::vector<Exchange>, receive_slots> reduction;  ///< by receive slot; empty for one process
 };
 
@@ -74,6 +72,15 @@ void place_gradients(Device& device, const ParamLayout& layout, IndexedBy<GroupI
 
 /// Gives each group of more than one rank its receive slots. Gradients must have their memory already.
 void place_reductions(Device& device, const ParamLayout& layout, IndexedBy<GroupId, ParamGroup>& groups);
+
+/// Calls see(array) for every stored array of a group that is valid while `held` is Ready.
+void visit_planes(const ParamLayout& layout, const ParamGroup& group, const Held& held,
+                  const std::function<void(const Plane&)>& see);
+
+/// Has staging take every shard again, those too that an update had claimed.
+inline void release_claims(const std::vector<std::unique_ptr<Wire>>& wires) {
+  for (const std::unique_ptr<Wire>& wire : wires) wire->release_claims();
+}
 
 /// Finds memory for the bf16 that is staged for the all-gather.
 void place_staging(Device& device, const ParamLayout& layout, IndexedBy<GroupId, ParamGroup>& groups,

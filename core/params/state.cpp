@@ -3,7 +3,7 @@
 namespace tessera {
 
 const char* name_of(WeightState s) {
-  constexpr const char* names[] = {"Ready", "Stale", "Staged", "InFlight", "Gathered"};
+  constexpr const char* names[] = {"Ready", "Stale", "Staged", "InFlight"};
   return names[static_cast<int>(s)];
 }
 const char* name_of(SlotState s) {

@@ -8,7 +8,7 @@
 namespace tessera {
 
 /// State of a group's weights: stale or staged, until a slot holds them; from then on that of the slot.
-enum class WeightState : std::uint8_t { ready, stale, staged, in_flight, gathered };
+enum class WeightState : std::uint8_t { ready, stale, staged, in_flight };
 /// State of a slot for gathered weights.
 enum class SlotState : std::uint8_t { free, in_flight, gathered, ready };
 enum class GradientState : std::uint8_t { empty, accumulating, reducing, reduced };

@@ -57,6 +57,15 @@ struct Visit {
   StagedAt staged = StagedAt::publication;
   bool operator==(const Visit&) const = default;
 
+  /// A visit that has no slot yet.
+  static Visit to(GroupId group, Sides sides, int access = 0, Half half = Half::forward) {
+    Visit visit;
+    visit.group = group;
+    visit.sides = sides;
+    visit.access = access;
+    visit.half = half;
+    return visit;
+  }
   /// Whether an access to `asked` that needs `needed` can use this visit's weights.
   bool serves(GroupId asked, Sides needed) const { return group == asked && contains(sides, needed); }
 };
@@ -103,6 +112,8 @@ struct GradientSlot {
   Residency residency = Residency::resident;
   std::int64_t elements = 0;
   bool operator==(const GradientSlot&) const = default;
+  /// Whether the shard of the group that it holds lies in it.
+  bool holds_shard() const { return residency == Residency::resident; }
 };
 
 /// What a reduction does with the gradient shard: assign the sum over ranks, or add rank after rank onto the running

@@ -1,7 +1,5 @@
 #include "core/params/tokens.hpp"
 
-#include "core/params/gradients.hpp"
-#include "core/params/param_sync.hpp"
 #include "core/params/state.hpp"
 #include "kernels/base/attempt.hpp"
 
@@ -20,26 +18,26 @@ void quietly(const Work& work) noexcept {
 }  // namespace
 
 Token::~Token() {
-  if (gradients_) quietly([this] { gradients_->drop(); });
+  if (sync_) quietly([this] { sync_->drop(); });
 }
 
-Gradients& Token::held() const {
-  if (!gradients_) throw StateError("a token of a step was used after it had been moved from");
-  return *gradients_;
+GradientSync& Token::held() const {
+  if (!sync_) throw StateError("a token of a step was used after it had been moved from");
+  return *sync_;
 }
 
-Gradients& Token::spend() {
-  Gradients& gradients = held();
-  gradients_ = nullptr;
-  return gradients;
+GradientSync& Token::spend() {
+  GradientSync& sync = held();
+  sync_ = nullptr;
+  return sync;
 }
 
 Gradient Accumulating::slot(ParamId param) { return held().slot(param); }
 void Accumulating::written(Stream& stream, ParamId param) { held().written(stream, param); }
 Reduced Accumulating::reduce(Stream& stream) && {
-  Gradients& gradients = spend();
-  gradients.reduce(stream);
-  return Reduced(gradients);
+  GradientSync& sync = spend();
+  sync.reduce(stream);
+  return Reduced(sync);
 }
 
 Forward::~Forward() {
@@ -49,14 +47,14 @@ Forward::~Forward() {
 Tensor Reduced::shard(BucketId bucket) const { return held().shard(bucket); }
 int Reduced::buckets() const { return held().buckets(); }
 Clipped Reduced::clipped(Stream& stream, const ClipResult* clip) && {
-  held().outdate_weights(stream);
+  held().invalidate(stream);
   return Clipped(spend(), clip);
 }
 
 Tensor Clipped::shard(BucketId bucket) const { return held().shard(bucket); }
-Tensor Clipped::claim_weights(BucketId bucket) const { return held().claim_weights(bucket); }
+Tensor Clipped::claim_weights(BucketId bucket) const { return held().claim(bucket); }
 Updated Clipped::updated() && {
-  spend().release();
+  spend().drop();
   return Updated(Updated::Weights::outdated);
 }
 

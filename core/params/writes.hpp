@@ -1,5 +1,9 @@
 #pragma once
+#include <cstddef>
+#include <vector>
+
 #include "core/layout/layout.hpp"
+#include "core/params/sync_schedule.hpp"
 
 namespace tessera {
 
@@ -46,6 +50,46 @@ class Writes {
   const ParamLayout& layout_;
   IndexedBy<ParamId, Count> params_;
   IndexedBy<GroupId, int> unfinished_;  ///< parameters that still expect a contribution
+};
+
+/// The rounds of a step by a schedule: which reduction each group's contributions go to, and when it is complete.
+class Rounds : private Writes {
+ public:
+  Rounds(const SyncSchedule& schedule, const ParamLayout& layout)
+      : Writes(schedule.contributions, layout), groups_(layout.groups().size()) {
+    for (const Reduction& one : schedule.reductions) groups_[one.group].reductions.push_back(&one);
+    restart();
+  }
+  using Writes::completes;
+  using Writes::expects;
+  using Writes::written;
+
+  /// The reduction of the round that is filled, or comes next; null behind the last.
+  const Reduction* now(GroupId group) const {
+    const Group& own = groups_[group];
+    return own.round < own.reductions.size() ? own.reductions[own.round] : nullptr;
+  }
+  /// Ends a group's round and begins the next one.
+  void next(GroupId group) {
+    ++groups_[group].round;
+    begin(group);
+  }
+  /// Begins the first round of every group.
+  void restart() {
+    for (GroupId group : groups_.ids()) {
+      groups_[group].round = 0;
+      begin(group);
+    }
+  }
+
+ private:
+  struct Group {
+    std::vector<const Reduction*> reductions;
+    std::size_t round = 0;
+  };
+  void begin(GroupId group) { begin_round(group, now(group) ? now(group)->micro_batches : 0); }
+
+  IndexedBy<GroupId, Group> groups_;
 };
 
 }  // namespace tessera

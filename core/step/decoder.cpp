@@ -36,7 +36,7 @@ void Decoder::initialise(const std::function<void(StateDict&)>& fill) {
 std::vector<float> Decoder::extend(std::span<const std::int32_t> ids) {
   require(!ids.empty() && length() + std::ssize(ids) <= capacity(), "Decoder::extend",
           "takes at least one token, and as many as the sequence has room for");
-  const Pass pass{stream_, sync_.weights(), nullptr, activations_};
+  const Pass pass{stream_, sync_, nullptr, activations_};
   while (!ids.empty()) {
     const std::size_t some = std::min<std::size_t>(most_at_once, std::bit_floor(ids.size()));
     const Tensor piece = ids_.flat(0, static_cast<std::int64_t>(some));

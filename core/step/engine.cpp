@@ -111,7 +111,7 @@ void Engine::restore(const std::function<void(StateDict&)>& fill) {
 
 Pass Engine::pass(GradientSink* gradients, std::int64_t round) {
   StepSums* sums = memory_.sums(round);
-  return {stream_, sync_.weights(), gradients,
+  return {stream_, sync_, gradients,
           activations_, sums, observer_ && gradients ? &sums->logits : nullptr,
           {plan_.seed, memory_.step()}, exchange_ ? &*exchange_ : nullptr};
 }
@@ -167,7 +167,7 @@ Turn Engine::step(const HostSequences& batch, const StepScalars& scalars) {
 
 bool Engine::replayable() const {
   const bool as_planned = !fault_ && !once_ && !redo_;
-  return plan_.graph && as_planned && !exchange_ && !observer_ && !judge_ && !sync_.weights().observed() &&
+  return plan_.graph && as_planned && !exchange_ && !observer_ && !judge_ && !sync_.observed() &&
          !device_.timeline().recording() && mesh_.on_streams();
 }
 

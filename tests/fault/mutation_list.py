@@ -24,11 +24,13 @@ def mutation(name, fault, file, old, new, *tests):
 
 SYNC, WEIGHTS, GRADIENTS = (f"core/params/param_sync{part}.cpp" for part in ("", "_weights", "_gradients"))
 SCHEDULE, SLOTS = "core/params/sync_schedule.cpp", "core/params/slots.cpp"
+PENDING = "core/params/pending_reductions.cpp"
 WIRES = "core/params/wires/"
 STORED = "mpi.wires_test.{} Wires.EveryStoredByteIsTheQuantizedWeights"
 SLICES = "mpi.full_sharding_test.{} FullSharding.EqualsShardedOptimizersUnderDelays"
 PARTS = "unit.cuts_test Parts.AreWhatTheSlicesElementsAreMadeInto"
 DROPPED = "unit.optimizers_test SteppedTest.ADroppedUpdateLeavesAllRoundingToPublication"
+REPLAY = "unit.replay_test Replay.LeavesLogStatesAndCountsAsAnEagerStep"
 READS = "unit.optimizers_test SteppedTest.PublicationReadsNoMasterThatTheUpdateRounds"
 ROUNDED = "mpi.training_test.2 Training.StoredWeightsAreTheRoundedMastersAfterEveryStep"
 
@@ -70,12 +72,12 @@ MUTATIONS = [
              "  if (reduction.after != VisitId{} && in_transit(group)) open(stream, group.pool);\n", "",
              "mpi.wires_test.2 Wires.GradientsAndStagedBytesShareTheirMemory",
              "mpi.param_sync_model_test.2"),
-    mutation("staged_in_gradients_in_use", "staging does not ask whether the gradients that it overwrites are in use", WEIGHTS,
+    mutation("staged_in_gradients_in_use", "staging does not ask whether the gradients that it overwrites are in use", SYNC,
              "    if (group.staged_in == StagedIn::gradients && group.gradients.state() != GradientState::empty)",
              "    if (group.uses < 0)",
              "mpi.wires_test.1 Wires.NothingIsStagedInGradientsThatAreInUse"),
     mutation("staged_bytes_in_sums", "slots that no micro-batch wrote keep old staged bytes, and are summed", GRADIENTS,
-             "  if (bucket.size.value > end) clear(stream, own.gradients.flat(end, bucket.size.value - end));", "",
+             "  if (bucket.size.value > end) clear(stream, gradients.flat(end, bucket.size.value - end));", "",
              "mpi.param_sync_test.2 ParamSync.ReducesOverPoisonedMemory", "mpi.wires_test.1 Wires.GradientsAndStagedBytesShareTheirMemory"),
     mutation("slot_of_the_ring_in_use", "a group is staged in a slot of the ring that another still needs", WEIGHTS,
              "  return holder == groups_.end() ? nullptr : &*holder;", "  return holder == groups_.end() || true ? nullptr : &*holder;",
@@ -102,7 +104,7 @@ MUTATIONS = [
              "  sync_.publish(stream_, std::move(start));\n",
              """  sync_.publish(stream_, std::move(start));
   sync_.settle(stream_);
-  sync_.weights().visit_planes([&](const Plane& plane) {
+  sync_.visit_planes([&](const Plane& plane) {
     if (plane.kind == PlaneKind::rowwise && plane.values.type == DType::bf16)
       convert(stream_, masters_.shard(plane.bucket),
               plan_.layout.buckets()[plane.bucket].slice(plane.values, mesh_.ranks()));
@@ -156,7 +158,7 @@ MUTATIONS = [
              "mpi.muon_training_test.2 Muon.EveryGroupIsGatheredOnceAStep"),
     # Gradients, norm, skipped and redone steps.
     mutation("added_to_last_steps_gradients", "a gradient's first write adds to what the step before left", GRADIENTS,
-             "writes_.written(param) ? 1.0f : 0.0f;", "writes_.written(param) || true ? 1.0f : 0.0f;",
+             "rounds_.written(param) ? 1.0f : 0.0f;", "rounds_.written(param) || true ? 1.0f : 0.0f;",
              "mpi.param_sync_test.2 ParamSync.ReducesOverPoisonedMemory"),
     mutation("every_gradient_is_written_once", "how often a gradient is written is not what the dry pass counted", SCHEDULE,
              "  for (const Contribution& one : of.usage.contributions) ++schedule.contributions[one.param];",
@@ -175,8 +177,8 @@ MUTATIONS = [
         }
         const T* const first = in.part(0);""",
              "unit.reduce_test SumInOrder*", "regression.any_ranks.bf16"),
-    mutation("padding_is_added", "gradients of a rank that is idle in the last round are added like others'", GRADIENTS,
-             "group.rank.rank, reduction.idle}", "group.rank.rank, 0}", "regression.any_ranks.bf16"),
+    mutation("padding_is_added", "gradients of a rank that is idle in the last round are added like others'",
+             "core/params/pending_reductions.cpp", "rank.rank, flight.reduction->idle}", "rank.rank, 0}", "regression.any_ranks.bf16"),
     mutation("dealt_by_blocks", "a rank's micro-batches follow each other in the batch", "core/data/sampler.cpp",
              "  const std::int64_t begin = std::min(global_, (round * ranks_ + rank) * micro_);",
              "  const std::int64_t begin = std::min(global_, (rank * rounds() + round) * micro_);",
@@ -196,14 +198,14 @@ MUTATIONS = [
                    "  clip_from_squares(")),
              ("regression.recipes.notfinite.a_gradient",)),
     mutation("redo_keeps_counts", "a redone step meets the counts of the first try", GRADIENTS,
-             "  restart();\n}\n\nvoid ParamSync::release", "}\n\nvoid ParamSync::release",
+             "  rounds_.restart();\n}\n\nTensor ParamSync::claim", "}\n\nTensor ParamSync::claim",
              "mpi.param_sync_test.2 ParamSync.ADroppedStepMayBeDoneAgain",
              "mpi.param_sync_test.2 ParamSync.AStepMayBeDoneAgainAfterItsReduction"),
     mutation("redo_keeps_sums", "a redone step adds to the loss of the first try", "core/step/engine.cpp",
              "      memory_.clear_sums(stream_);\n", "", "regression.recipes.notfinite.a_step_made_again"),
-    mutation("redo_adds_up_the_first_try", "a redone step sums what reductions of the first try have received", GRADIENTS,
-             "  for (; in_flight_ > 0; --in_flight_) {\n    flights_[oldest_].pending = Pending();",
-             "  for (; false; --in_flight_) {\n    flights_[oldest_].pending = Pending();",
+    mutation("redo_adds_up_the_first_try", "a redone step sums what reductions of the first try have received", PENDING,
+             "  oldest_ = in_flight_ = 0;",
+             "  oldest_ = 0;",
              "mpi.param_sync_model_test.2"),
     mutation("counters_begin_anew_at_load", "a resumed run counts its updates from zero", "core/step/engine.cpp",
              "  memory_.initialise(stream_, optimizers_.words_of(state.counters.rules));",
@@ -240,9 +242,9 @@ MUTATIONS = [
              "unit.moe_test *RowsOfNoTokenAreZeroAndNumberedZero"),
     # Full sharding.
     mutation("released_before_the_last_access", "weights of which ranks keep slices are given up behind their first access",
-             "core/params/weights.cpp", "{ --sync_.group_of(param).uses; }",
-             "{\n  ParamGroup& group = sync_.group_of(param);\n  if (--group.uses > 0 || sync_.slots_[group.pool].size() == 1) return;\n"
-             "  for (WeightSlot& slot : sync_.slots_[group.pool])\n"
+             "core/params/param_sync.hpp", "{ --group_of(param).uses; }",
+             "{\n  ParamGroup& group = group_of(param);\n  if (--group.uses > 0 || slots_[group.pool].size() == 1) return;\n"
+             "  for (WeightSlot& slot : slots_[group.pool])\n"
              "    if (slot.visit && slot.visit->group == group.id && slot.machine.state() == SlotState::ready)\n"
              "      slot.machine.to(SlotState::free, group.id);\n}",
              SLICES.format(2)),
@@ -265,8 +267,16 @@ MUTATIONS = [
              "        visit.slot = (open.slot + 1) % schedule.pools[visit.pool].slots;\n", "",
              "unit.sync_schedule_test Full.MicroBatchesFollowEachOtherThroughTheSlots"),
     mutation("a_reduction_a_write_early", "a group is reduced before its last parameter is written", GRADIENTS,
-             "  if (!writes_.completes(param)) return;", "  writes_.completes(param);",
+             "  if (rounds_.completes(param) && rounds_.now", "  if ((rounds_.completes(param) || true) && rounds_.now",
              "mpi.param_sync_test.2 ParamSync.ReducesOverPoisonedMemory"),
+    # Replay.
+    mutation("a_log_not_repeated", "replayed steps are missing in the log that ranks compare", "core/comm/control.cpp",
+             "  for (const Entry& entry : kept_for_replays_) append(entry);", "", REPLAY,
+             "unit.collective_log_test CollectiveLog.ReplaysAreNotedAsIfTheyHadBeenSubmitted"),
+    mutation("a_replay_without_an_end", "neither log nor watchdog hear that a graph has been launched", "core/step/repeated_work.cpp",
+             "  mesh_.replayed(end);\n", "", REPLAY),
+    mutation("epochs_stand_still", "a replay leaves the epochs of weights where they were", SYNC,
+             "    group.weights.replayed();\n", "", REPLAY),
     # Saves while training goes on.
     mutation("live_state_is_written", "what is written beside training is not the copy but the state, which later steps change",
              "io/checkpoint/snapshot.cpp", "      range.values.data = at;\n", "",
@@ -278,17 +288,17 @@ MUTATIONS = [
     mutation("owned_codes_are_never_cast", "of matrices that are owned whole the owner quantizes nothing", WIRES + "coded.cpp",
              "    if (first < last) {", "    if (first < last && bucket.key.owner != OwnerKind::whole_matrix) {", STORED.format(2)),
     Mutation("staged_before_the_step", "what travels are the masters before the optimizer's step",
-             (Edit(SYNC, "  if (updated.weights_ == Updated::Weights::current) invalidate(stream);\n"
+             (Edit(SYNC, "  if (updated.weights() == Updated::Weights::current) invalidate(stream);\n"
                    "  agree(stream);\n  stage(stream, published_);\n",
                    "  if (groups_[GroupId{0}].weights.epoch() == 0) {\n"
                    "    invalidate(stream);\n    agree(stream);\n    stage(stream, published_);\n  }\n"),
-              Edit("core/params/tokens.cpp", "  held().outdate_weights(stream);\n", "  (void)stream;\n"),
+              Edit("core/params/tokens.cpp", "  held().invalidate(stream);\n", "  (void)stream;\n"),
               Edit(GRADIENTS, "  for (ParamGroup& group : groups_) group.gradients.to(GradientState::reduced);\n",
                    "  for (ParamGroup& group : groups_) group.gradients.to(GradientState::reduced);\n"
                    "  invalidate(stream);\n  agree(stream);\n  stage(stream, published_);\n")),
              (ROUNDED,)),
     mutation("weights_of_a_dropped_update", "publication leaves out weights that an update which was dropped did not write",
-             WEIGHTS, "  release_claims();\n", "", DROPPED),
+             WEIGHTS, "  release_claims(wires_);\n", "", DROPPED),
     mutation("weights_of_an_update_rounded_again", "publication reads the masters of weights that the update has written",
              WIRES + "slices.cpp", "  claimed_[static_cast<std::size_t>(slice - slices_.begin())] = true;\n", "", READS),
     mutation("weights_written_before_their_masters", "an update writes the weights of the masters before it",

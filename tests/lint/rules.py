@@ -83,7 +83,7 @@ RULES = [
          r"\.to\(\s*(WeightState|SlotState|GradientState)::", allowed=r"^core/params/param_sync(_\w+)?\.cpp$",
          bad=("core/step/engine.cpp", "group.weights.to(WeightState::stale);"), good=("core/params/param_sync_weights.cpp", "group.weights.to(WeightState::stale);")),
     Rule("wires", "how weights travel is known to core/params alone; others see planes and operands", r'#include "core/params/(wires/|slots)', reads="include", where=r"^(app|core|io)/.*" + CPP,
-         allowed=r"^core/params/", bad=("app/training/trace.cpp", '#include "core/params/wires/wire.hpp"'), good=("core/params/weights.hpp", '#include "core/params/wires/wire.hpp"')),
+         allowed=r"^core/params/", bad=("app/training/trace.cpp", '#include "core/params/wires/wire.hpp"'), good=("core/params/slots.hpp", '#include "core/params/wires/wire.hpp"')),
     # The tree.
     Rule("vague-names", "a file is named for what lives in it", r"(^|[/_-])(utils?|common|helpers?|misc)([/_.-]|$)", reads="path", where=r"",
          bad=("core/utils/a.hpp", ""), good=("core/layout/layout.hpp", "")),
@@ -100,8 +100,8 @@ CORE_ORDER = [("config",), ("recipe",), ("layout",), ("state",), ("device",), ("
 
 # Floors of core/params, lowest first: a file includes those of its own floor and below. A folder stands for its files;
 # param_sync for all parts of ParamSync.
-PARAMS_ORDER = [("usage", "access", "sync_rules"), ("planes", "cast", "placed_table"), ("sync_schedule", "writes", "rehearsal"), ("wires",),
-                ("state", "slots"), ("masters", "tokens", "weights", "gradients", "param_sync")]
+PARAMS_ORDER = [("usage", "access", "sync_rules"), ("planes", "cast", "placed_table"), ("sync_schedule", "visits", "writes", "rehearsal"), ("wires",),
+                ("state", "slots", "pending_reductions"), ("tokens",), ("masters",), ("param_sync",)]
 
 MOST_COLUMNS = 120
 MOST_LINES_OF_FILE = 600

@@ -536,16 +536,5 @@ TEST_F(OverMpi, ThrottledTakesItsTimeOneAfterTheOther) {
   EXPECT_TRUE(communicator->name().starts_with("throttled("));
 }
 
-TEST_F(OverMpi, ADryStreamMovesNothing) {
-  Mesh mesh = over_mpi(mpi, device);
-  Device measuring(Device::Kind::measuring);
-  const Tensor t = measuring.allocate(Category::batch, DType::u16, {1000});
-  const Exchange exchange = everywhere(t);
-  mesh.world()
-      .submit(measuring.communication(), {Collective::all_reduce_max, {&exchange, 1}, 0, ""})
-      .wait(measuring.communication());
-  EXPECT_EQ(mesh.log()->noted(), 0u);
-}
-
 }  // namespace
 }  // namespace tessera

@@ -5,6 +5,7 @@
 
 #include "app/training/replicas.hpp"
 #include "kernels/random/random.hpp"
+#include "tests/support/odd_schedules.hpp"
 #include "tests/support/trial.hpp"
 
 /// Full sharding: ranks keep slices of weights and gradients, which are whole in a pool while they are used.
@@ -89,58 +90,6 @@ TEST(FullSharding, EqualsShardedOptimizersUnderDelays) {
   }
 }
 
-/// The visits of groups that have one of `pools`, in order, each with the gather `ahead` visits further on as its
-/// prefetch; a visit that the one before serves is left out.
-Visits linked(const Visits& visits, const SyncSchedule& schedule, std::size_t ahead) {
-  Visits all;
-  IndexedBy<PoolId, std::vector<VisitId>> of(schedule.pools.size());
-  for (Visit visit : visits) {
-    std::vector<VisitId>& own = of[visit.pool];
-    if (schedule.pool_of[visit.group] != visit.pool) continue;
-    if (!own.empty() && all[own.back()].serves(visit.group, visit.sides)) continue;
-    visit.slot = static_cast<int>(own.size()) % schedule.pools[visit.pool].slots;
-    visit.next = visit.prefetch = {};
-    own.push_back(all.add(visit));
-  }
-  for (const std::vector<VisitId>& own : of)
-    for (std::size_t i = 0; i < own.size(); ++i) {
-      if (i + 1 < own.size()) all[own[i]].next = own[i + 1];
-      if (i + ahead < own.size()) all[own[i]].prefetch = own[i + ahead];
-    }
-  return all;
-}
-
-/// Three slots, and gathers that start two visits ahead.
-void prefetch_two_ahead(RunPlan& plan) {
-  SyncSchedule& schedule = plan.schedule;
-  for (Pool& pool : schedule.pools)
-    if (pool.residency == Residency::transient) pool.slots = 3;
-  schedule.training = linked(schedule.training, schedule, 2);
-  schedule.evaluation = linked(schedule.evaluation, schedule, 2);
-}
-
-/// A group whose weights and gradients are resident, beside transient ones of its process group.
-void keep_one_group(RunPlan& plan) {
-  SyncSchedule& schedule = plan.schedule;
-  Visit kept = schedule.training[{1}];
-  kept.sides = Sides::both;
-  kept.slot = 0;
-  kept.next = kept.prefetch = {};
-  kept.pool = schedule.pool_of[kept.group] = schedule.pools.add({schedule.pools[kept.pool].processes});
-  schedule.training = linked(schedule.training, schedule, 1);
-  schedule.evaluation = linked(schedule.evaluation, schedule, 1);
-  schedule.inspection = linked(schedule.inspection, schedule, 1);
-  for (Visit& visit : schedule.inspection) visit.prefetch = {}, visit.slot = 0;
-  schedule.inspection.add(kept);
-  schedule.resident.add(kept);
-  for (Reduction& reduction : schedule.reductions) {
-    if (reduction.group != kept.group) continue;
-    const std::int64_t elements = schedule.gradient_slots[static_cast<std::size_t>(reduction.slot)].elements;
-    reduction.slot = static_cast<int>(schedule.gradient_slots.size());
-    schedule.gradient_slots.push_back({Residency::resident, elements});
-  }
-}
-
 /// ParamSync executes lists, not a sharding: schedules that no rule makes give the same bits.
 TEST(Schedules, ThatNoRuleMakesChangeNoBit) {
   if (mpi().size() == 1) return;
@@ -150,8 +99,8 @@ TEST(Schedules, ThatNoRuleMakesChangeNoBit) {
     config.run.steps = 3;
     config.eval.every_steps = 1;
     const std::vector<MetricsRow> planned = Trial(config, 0, 4).train();
-    for (const auto& change : {prefetch_two_ahead, keep_one_group}) {
-      Trial run(config, 300, 4, change);
+    for (const auto& change : {test::prefetch_two_ahead, test::keep_one_group}) {
+      Trial run(config, 300, 4, [&](RunPlan& plan) { change(plan.schedule); });
       EXPECT_EQ(check(run.plan().schedule, run.plan().sync_inputs()), std::vector<std::string>());
       const std::vector<MetricsRow> rows = run.train();
       ASSERT_EQ(rows.size(), planned.size());
@@ -173,7 +122,7 @@ class Small : public testing::Test {
   ParamSync& sync() { return run.training().engine().sync(); }
   Stream& stream() { return run.device().compute(); }
   const std::vector<Access>& accesses() const { return run.plan().usage.evaluation; }
-  Use operand(const Access& access) { return sync().weights().operand(stream(), access.param, access.side); }
+  Use operand(const Access& access) { return sync().operand(stream(), access.param, access.side); }
   void visit(const Access& access) { static_cast<void>(operand(access)); }
 
   Trial run;
@@ -213,7 +162,7 @@ TEST_F(FullShardingCalls, SlotsMayHoldAnythingBetweenVisits) {
   };
   const double before = evaluate();
   if (mpi().size() > 1)
-    sync().weights().visit_planes([&](const Plane& plane) {
+    sync().visit_planes([&](const Plane& plane) {
       fill(stream(), plane.values, std::numeric_limits<double>::quiet_NaN());
     });
   EXPECT_EQ(evaluate(), before);
@@ -223,7 +172,7 @@ TEST_F(FullShardingCalls, EveryRankSeesTheSameWeights) {
   ReplicaCheck check(run.device(), run.plan());
   EXPECT_TRUE(check.differences(stream(), sync(), run.control(), 1).empty());
   bool spoil = mpi().rank() == 1;
-  sync().weights().observe([&](Stream& at, const Plane& plane) {
+  sync().observe([&](Stream& at, const Plane& plane) {
     if (std::exchange(spoil, false)) fill(at, plane.values.flat(5, 1), 77);
   });
   EXPECT_EQ(check.differences(stream(), sync(), run.control(), 1).empty(), mpi().size() == 1);

@@ -87,7 +87,7 @@ class ShortRun {
 
   /// The stored weight converted to fp32; with fp32 weights the master itself.
   std::vector<float> weight(ParamId id) {
-    const Use weight = engine_->sync().weights().operand(engine_->stream(), id, Side::rowwise);
+    const Use weight = engine_->sync().operand(engine_->stream(), id, Side::rowwise);
     std::vector<float> all;
     for (int m = 0; m < plan_.registry[id].members; ++m) {
       const Tensor member = weight->member(m).data;
@@ -144,14 +144,14 @@ TEST(Mesh, ReplicasAreThoseOfABucketsOwnGroup) {
   if (mpi().size() != 4) GTEST_SKIP() << "2 x 2 ranks";
   ShortRun run(mixture(Compute::bf16), 2);
   ReplicaCheck check(run.device(), run.plan());
-  Weights& weights = run.engine().sync().weights();
+  ParamSync& sync = run.engine().sync();
   Stream& stream = run.engine().stream();
   EXPECT_TRUE(check.differences(stream, run.engine().sync(), run.control(), 1).empty())
       << "positions may differ in their experts";
   const auto& buckets = run.plan().layout.buckets();
   const auto expert = std::ranges::find(buckets, ProcessGroup::expert, [](const Bucket& b) { return b.key.processes; });
   const auto b = static_cast<int>(expert - buckets.begin());
-  if (mpi().rank() == 3) fill(stream, stored(weights, {b}).flat(5, 1), 77);
+  if (mpi().rank() == 3) fill(stream, stored(sync, {b}).flat(5, 1), 77);
   const Problems problems = check.differences(stream, run.engine().sync(), run.control(), 1);
   ASSERT_EQ(problems.list().size(), 1u);
   const std::string& text = problems.list().front().text;

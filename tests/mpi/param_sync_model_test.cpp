@@ -2,286 +2,277 @@
 
 #include <algorithm>
 #include <bit>
+#include <functional>
 #include <limits>
 #include <optional>
 #include <random>
 
 #include "core/comm/mpi.hpp"
 #include "core/params/param_sync.hpp"
+#include "kernels/digest/digest.hpp"
 #include "kernels/formats/registry.hpp"
-#include "kernels/random/random.hpp"
 #include "tests/support/contract.hpp"
 #include "tests/support/delaying.hpp"
 #include "tests/support/held_weights.hpp"
+#include "tests/support/odd_schedules.hpp"
 
-/// Model-based test of ParamSync: random legal and illegal calls with random delays. After each call the state of every
-/// group is compared with a model; so are the values of every operand and every sum.
+/// Steps with random disturbances and delays, legal and illegal, compared with the schedule that ParamSync executes:
+/// the collectives of a step that nothing disturbs, the states of groups, and the values of every operand and sum.
 namespace tessera {
 namespace {
-
-constexpr int contributions = 2;  // contributions to each gradient in a step
 
 Mpi& mpi() {
   static Mpi* const instance = new Mpi(nullptr, nullptr);  // outlives MPI_Finalize, so it must not be destroyed
   return *instance;
 }
 
-/// The model: which calls are legal, and the states of every group's machines after them.
-struct Model {
-  SyncRules rules;
-  const ParamLayout& layout;
-  std::vector<GroupId> order;  ///< order of first use
-  IndexedBy<GroupId, WeightState> weights;
-  IndexedBy<GroupId, GradientState> gradients;
-  IndexedBy<ParamId, int> expected, written;
-  IndexedBy<GroupId, std::ptrdiff_t> stages;  ///< number of buckets with bf16 staged for the all-gather
-  int uses = 0;
-
-  bool ring() const { return rules.weights.staging == GatherStaging::ring; }
-  bool in_transit(GroupId group) const {
-    return weights[group] == WeightState::staged || weights[group] == WeightState::in_flight;
-  }
-  /// Place in prefetch order, in which slots of the ring alternate.
-  std::ptrdiff_t place(GroupId group) const { return std::ranges::find(order, group) - order.begin(); }
-  std::optional<GroupId> slot_holder(GroupId group) const {
-    if (!ring() || stages[group] == 0) return {};
-    for (GroupId other : order)
-      if (other != group && stages[other] > 0 && in_transit(other) && (place(other) - place(group)) % 2 == 0)
-        return other;
-    return {};
-  }
-  void stage(GroupId group) {
-    if (weights[group] == WeightState::stale && !slot_holder(group)) weights[group] = WeightState::staged;
-  }
-  std::optional<GroupId> prefetched_with(GroupId group) const {
-    const auto next = std::ranges::find(order, group) + 1;
-    if (rules.gather == Overlap::off || next == order.end()) return {};
-    return *next;
-  }
-  void conclude(GroupId group) {
-    weights[group] = WeightState::ready;
-    const std::optional<GroupId> next = prefetched_with(group);
-    if (next && weights[*next] == WeightState::staged) weights[*next] = WeightState::in_flight;
-  }
-  void walk(GroupId group) {
-    if (weights[group] == WeightState::ready) return;
-    if (weights[group] == WeightState::stale)
-      if (const std::optional<GroupId> holder = slot_holder(group)) conclude(*holder);
-    stage(group);
-    if (const std::optional<GroupId> next = prefetched_with(group)) stage(*next);
-    conclude(group);
-  }
-  void settle() { std::ranges::for_each(order, [this](GroupId group) { walk(group); }); }
-  /// Illegal while an operand is in use.
-  bool outdate() {
-    if (uses > 0) return false;
-    for (GroupId group : order)
-      if (in_transit(group)) conclude(group);
-    std::ranges::fill(weights, WeightState::stale);
-    return true;
-  }
-  /// Illegal while gradients that would hold staged bytes are in use, or an operand is in use.
-  bool publish() {
-    for (GroupId group : order)
-      if (!ring() && stages[group] > 0 && gradients[group] != GradientState::empty) return false;
-    if (!outdate()) return false;
-    for (GroupId group : order) stage(group);
-    if (rules.gather == Overlap::off) settle();
-    return true;
-  }
-  /// Called before gradients are written: finishes the all-gather of bytes that are staged in them.
-  void end_lease(GroupId group) {
-    if (!ring() && stages[group] > 0 && gradients[group] == GradientState::empty && in_transit(group)) walk(group);
-  }
-  bool slot(ParamId param) {
-    const GroupId group = layout.group_of(param);
-    GradientState& state = gradients[group];
-    end_lease(group);
-    if (state == GradientState::empty) state = GradientState::accumulating;
-    return state == GradientState::accumulating;
-  }
-  bool write(ParamId param) {
-    const GroupId group = layout.group_of(param);
-    if (gradients[group] != GradientState::accumulating || written[param] == expected[param]) return false;
-    bool complete = ++written[param] == expected[param] && rules.reduce == Overlap::on;
-    for (ParamId other : written.ids())
-      complete &= layout.group_of(other) != group || written[other] == expected[other];
-    if (complete) gradients[group] = GradientState::reducing;
-    return true;
-  }
-  bool reduce() {
-    if (gradients[{0}] == GradientState::reduced) return false;  // then all groups are
-    for (GroupId group : gradients.ids()) end_lease(group);
-    std::ranges::fill(gradients, GradientState::reduced);
-    return true;
-  }
-  void empty() {
-    std::ranges::fill(gradients, GradientState::empty);
-    std::ranges::fill(written, 0);
-  }
+/// How weights are held and cut, and what is changed in the schedule.
+struct Way {
+  WeightRules weights = {};
+  GatherCuts cuts = GatherCuts::flat;
+  std::int64_t bucket_elements = 1;
+  GatherUnit unit = GatherUnit::bucket;
+  FormatId codes = formats::id_of<formats::Fp8Block>;
+  std::function<void(SyncSchedule&)> change = [](SyncSchedule&) {};
 };
 
-/// Parameters of odd sizes, an expert stack, and one ("unused") that no pass touches. Matrices have another format than
-/// the rest, so that the last buckets of both form groups of several uneven buckets.
-ParamRegistry odd_parameters() {
-  ParamRegistry registry({.weight = {DType::bf16, formats::id_of<formats::Fp8Block>}});
-  const ParamRegistry::InBlock block(registry, 0);
+/// Parameters of odd sizes where their format takes them, an expert stack, and one ("unused") that no pass touches.
+/// Matrices have another format than the rest, so that the last buckets of both form groups of several uneven buckets.
+ParamRegistry odd_parameters(FormatId codes) {
+  ParamRegistry registry({.weight = {DType::bf16, codes}});
+  const bool odd = codes == formats::id_of<formats::Fp8Block>;
   const auto add = [&](const std::string& name, Shape shape, int members, Role role) {
     const Shape canonical = members > 1 ? Shape{members, shape[0], shape[1]} : shape;
     registry.add({name, shape, members, role, {Start::Kind::normal, 0.5}, {name, canonical, 0}});
   };
-  add("a", {17, 5}, 1, Role::matrix);
-  add("a.bias", {17}, 1, Role::bias);
-  add("experts", {7, 9}, 3, Role::expert);
-  add("unused", {33}, 1, Role::norm);
-  add("b", {300, 11}, 1, Role::matrix);
+  {
+    const ParamRegistry::InBlock block(registry, 0);
+    add("a", odd ? Shape{17, 5} : Shape{32, 64}, 1, Role::matrix);
+    add("a.bias", {17}, 1, Role::bias);
+    registry.begin_module();
+    add("experts", odd ? Shape{7, 9} : Shape{64, 32}, 3, Role::expert);
+    add("unused", {33}, 1, Role::norm);
+  }
+  const ParamRegistry::InBlock block(registry, 1);
+  add("b", odd ? Shape{300, 11} : Shape{320, 32}, 1, Role::matrix);
+  registry.begin_module();
   add("c", {1}, 1, Role::bias);
   return registry;
 }
 
-/// Usage in another order than registration, so that prefetch does not follow the numbers of groups.
-Usage usage_of(const ParamRegistry& registry) {
+/// A forward in another order than registration, so that prefetch does not follow the numbers of groups, and its
+/// backward, with a gradient that gets contributions early and late.
+Usage usage() {
   Usage usage;
-  for (int p : {0, 4, 1, 2}) usage.training.push_back({{p}});
-  usage.evaluation.push_back({{5}});
-  for (int p = 0; p < registry.size(); ++p)
-    if (registry[{p}].name != "unused") usage.contributions.push_back({{p}, 0});
+  for (int p : {0, 4, 1, 2, 5}) usage.training.push_back({{p}, Side::rowwise, Half::forward});
+  for (int p : {5, 2, 4, 1, 0}) usage.training.push_back({{p}, Side::columnwise, Half::backward});
+  for (int p : {0, 4, 1, 2, 5}) usage.evaluation.push_back({{p}});
+  usage.contributions = {{{5}, 6}, {{4}, 6}, {{2}, 7}, {{2}, 7}, {{4}, 8}, {{1}, 9}, {{0}, 10}};
   return usage;
 }
 
 float contribution(int rank, ParamId param, int number, std::int64_t i) {
-  std::mt19937 random(static_cast<unsigned>(rank * 7919 + number * 104729 + param.value * 1299709 + i));
-  return static_cast<float>(random()) - 2147483648.0f;
+  const auto drawn = mix64(static_cast<std::uint64_t>(rank * 7919 + number * 104729 + param.value * 1299709 + i));
+  return static_cast<float>(drawn >> 32) - 2147483648.0f;
 }
+
+/// What happens to a step beside what it asks for.
+enum class Event : std::uint8_t {
+  nothing, evaluation, half_an_evaluation, settle, inspection, drop, publication_in_use, update_in_use, dropped_update,
+  count
+};
 
 class Walk {
  public:
-  Walk(const SyncRules& rules, GatherCuts cuts, std::int64_t bucket_elements, unsigned seed)
-      : registry_(odd_parameters()),
-        layout_(ParamLayout::build(
-            registry_, {mpi().size(), mpi().size(), bucket_elements, OwnerKind::element_sharded, cuts})),
-        usage_(usage_of(registry_)),
+  Walk(const Way& way, const SyncRules& rules, unsigned seed)
+      : rules_(rules),
+        registry_(odd_parameters(way.codes)),
+        layout_(ParamLayout::build(registry_, {mpi().size(), mpi().size(), way.bucket_elements,
+                                               OwnerKind::element_sharded, way.cuts, way.unit})),
         mesh_(mpi().mesh(device_, mpi().ranks(), std::chrono::seconds(300))),
-        masters_(device_, layout_, mesh_.ranks()),
-        sync_(device_, registry_, layout_, schedule_of({usage_, registry_, layout_, mesh_.ranks(), rules}), masters_,
-              mesh_, rules),
-        model_{rules, layout_, {}, {}, {}, {}, IndexedBy<ParamId, int>(registry_.size(), 0), {}},
-        random_(seed),
-        updates_(seed) {
+        schedule_(schedule_of(inputs())),
+        random_(seed) {
     mesh_.wrap([&](std::unique_ptr<Communicator> one) {
-      return test::contract(test::delaying(std::move(one), seed, 150));
+      return recording(test::contract(test::delaying(std::move(one), seed, 100)), records_);
     });
-    model_.weights = IndexedBy<GroupId, WeightState>(layout_.groups().size(), WeightState::stale);
-    model_.gradients = IndexedBy<GroupId, GradientState>(layout_.groups().size(), GradientState::empty);
-    for (int p = 0; p < registry_.size(); ++p) {
-      const auto writes = std::ranges::count(usage_.contributions, ParamId{p}, &Contribution::param);
-      model_.expected.add(static_cast<int>(writes) * contributions);
-    }
-    for (const BucketGroup& group : layout_.groups())
-      model_.stages.add(std::ranges::count_if(group.buckets, [&](BucketId b) {
-        return way_of(layout_.buckets()[b].key.format, rules.weights) == Way::source;
-      }));
-    const auto append = [this](GroupId group) {
-      if (std::ranges::find(model_.order, group) == model_.order.end()) model_.order.push_back(group);
-    };
-    for (int p : {0, 4, 1, 2, 5, 3}) append(layout_.group_of(ParamId{p}));
-    publish();  // weights are not readable before
+    way.change(schedule_);
+    masters_.emplace(device_, layout_, mesh_.ranks());
+    sync_.emplace(device_, registry_, layout_, schedule_, *masters_, mesh_, rules_);
+    rounds_.emplace(schedule_, layout_);
+    EXPECT_EQ(check(schedule_, inputs()), std::vector<std::string>());
+    publish();
   }
 
   void step() {
-    const ParamId param{static_cast<int>(random_() % static_cast<unsigned>(registry_.size()))};
-    switch (random_() % 12) {
-      case 0: case 1: return read(param);
-      case 2: case 3: case 4: case 5: return contribute(param);
-      case 6: return finish_all();
-      case 7: return illegal_write(param);
-      case 8: return reduce();
-      case 9: return end_step();
-      case 10: return publish();
-      default: return random_() % 2 == 0 ? drop() : settle();
-    }
-  }
-
-  void expect_model() {
-    for (GroupId group : layout_.groups().ids()) {
-      ASSERT_EQ(sync_.weights().state(group), model_.weights[group]) << "group " << group.value;
-      ASSERT_EQ(sync_.gradients().state(group), model_.gradients[group]) << "group " << group.value;
+    event_ = static_cast<Event>(random_() % static_cast<unsigned>(Event::count));
+    before();
+    if (event_ == Event::inspection) inspect();
+    for (bool whole = false; !whole;) {
+      rounds_->restart();
+      numbers_ = IndexedBy<ParamId, int>(registry_.size(), 0);
+      Accumulating sum = sync_->accumulate();
+      whole = accumulate(sum);
+      if (whole) finish(std::move(sum));
+      if (::testing::Test::HasFatalFailure()) return;
     }
   }
   int refused() const { return refused_; }
-  /// Number of groups of several buckets.
-  std::ptrdiff_t shared_groups() const {
-    return std::ranges::count_if(layout_.groups(), [](const BucketGroup& g) { return g.buckets.size() > 1; });
-  }
+  /// Number of steps that nothing disturbed.
+  int compared() const { return compared_; }
 
  private:
+  SyncInputs inputs() const { return {usage_, registry_, layout_, mesh_.ranks(), rules_}; }
   Stream& stream() { return device_.compute(); }
+  GroupId group_of(ParamId param) const { return layout_.group_of(param); }
+  bool resides(ParamId param) const { return schedule_.resides(group_of(param)); }
   template <class F> void expect_refused(const F& call) {
     EXPECT_THROW(call(), Error);
     ++refused_;
   }
-  Accumulating& sum() {
-    if (!sum_) sum_.emplace(sync_.accumulate());
-    return *sum_;
+
+  /// Expects the states that gradients have by the schedule's rounds.
+  void expect_gradients() {
+    for (GroupId group : layout_.groups().ids()) {
+      const Reduction* const now = rounds_->now(group);
+      const GradientState wanted = now && written(group) ? GradientState::accumulating
+                                   : !now || now->round > 0 ? GradientState::reducing
+                                                            : GradientState::empty;
+      ASSERT_EQ(sync_->gradient_state(group), wanted) << "group " << group.value;
+    }
+  }
+  bool written(GroupId group) const { return rounds_->written(group); }
+  void expect_weights(GroupId group, WeightState state) {
+    ASSERT_EQ(sync_->weight_state(group), state) << "group " << group.value;
   }
 
-  void read(ParamId param) {
-    const Side side = random_() % 2 == 0 ? Side::rowwise : Side::columnwise;
-    Use use = sync_.weights().operand(stream(), param, side);
-    model_.walk(layout_.group_of(param));
-    const ParamSpec& spec = registry_[param];
-    test::expect_quantized(device_, *use, spec, test::drawn(device_, spec, number_), side, spec.name);
-    if (::testing::Test::HasFatalFailure()) return;
-    if (random_() % 3 > 0) return;
-    kept_.emplace_back(std::move(use));
-    ++model_.uses;
+  // Before the step.
+  void before() {
+    if (event_ == Event::settle) sync_->settle(stream());
+    if (event_ != Event::evaluation && event_ != Event::half_an_evaluation) return;
+    const Forward pass = sync_->forward(stream());
+    for (const Visit& visit : schedule_.resident) expect_weights(visit.group, WeightState::ready);
+    const std::size_t many = event_ == Event::evaluation ? usage_.evaluation.size() : usage_.evaluation.size() / 2;
+    cursor_.emplace(schedule_.pools.size()).begin(schedule_.evaluation);
+    for (std::size_t i = 0; i < many; ++i) (void)read(usage_.evaluation[i]);
+  }
+  void inspect() {
+    std::size_t planes = 0, stored = 0;
+    sync_->inspect(stream(), [&](const Plane&) { ++planes; });
+    sync_->visit_planes([&](const Plane&) { ++stored; });
+    EXPECT_GE(planes, stored) << "every array is seen";
   }
 
-  void contribute(ParamId param) {
-    const int number = model_.written[param];
-    if (!model_.slot(param)) return expect_refused([&] { sum().slot(param); });
-    const Gradient slot = sum().slot(param);
-    EXPECT_EQ(slot.beta, number == 0 ? 0.0f : 1.0f);
-    if (number == model_.expected[param]) return expect_refused([&] { sum().written(stream(), param); });
+  // Weights.
+  bool open_serves(const Access& access) const {
+    const Visit* const open = cursor_->open(schedule_.pool_of[group_of(access.param)]);
+    return open && open->serves(group_of(access.param), payload_of(access, layout_, rules_.weights));
+  }
+  bool next_serves(const Access& access) const {
+    const Visit* const next = cursor_->upcoming(schedule_.pool_of[group_of(access.param)]);
+    return next && next->serves(group_of(access.param), payload_of(access, layout_, rules_.weights));
+  }
+  Use read(const Access& access) {
+    Use use = sync_->operand(stream(), access.param, access.side);
+    if (!resides(access.param) && !open_serves(access)) cursor_->advance(schedule_.pool_of[group_of(access.param)]);
+    expect_weights(group_of(access.param), WeightState::ready);
+    const ParamSpec& spec = registry_[access.param];
+    test::expect_quantized(device_, *use, spec, test::drawn(device_, spec, number_), access.side, spec.name);
+    return use;
+  }
+  /// An access that the usage does not have here.
+  void read_out_of_turn(const Access& access) {
+    if (resides(access.param) ? event_ != Event::nothing : open_serves(access)) (void)read(access);
+    else if (!resides(access.param) && !next_serves(access)) expect_refused([&] { (void)read(access); });
+  }
+  /// While an operand of a transient visit is in use, the next visit of its pool cannot be opened.
+  void try_next_in_use(const Access& access, const Access& next) {
+    const auto pool_of = [&](const Access& one) { return schedule_.pool_of[group_of(one.param)]; };
+    if (!resides(access.param) && pool_of(access) == pool_of(next) && !open_serves(next))
+      expect_refused([&] { (void)sync_->operand(stream(), next.param, next.side); });
+  }
+
+  // Gradients.
+  void contribute(Accumulating& sum, ParamId param) {
+    const bool first = !rounds_->written(param);
+    if (random_() % 4 == 0 && sync_->gradient_state(group_of(param)) != GradientState::accumulating)
+      expect_refused([&] { sum.written(stream(), param); });  // before its slot
+    const Gradient slot = sum.slot(param);
+    ASSERT_EQ(slot.beta, first ? 0.0f : 1.0f);
     const std::int64_t n = slot.sum.elements();
+    const int number = numbers_[param]++;
     for (int m = 0; m < slot.members; ++m) {
       const Tensor to = slot.member(m).sum.view({n});
       std::vector<float> values = test::on_host<float>(device_, to);
       for (std::int64_t i = 0; i < n; ++i) {
         float& value = values[static_cast<std::size_t>(i)];
-        value = (number == 0 ? 0.0f : value) + contribution(mpi().rank(), param, number, m * n + i);
+        value = (first ? 0.0f : value) + contribution(mpi().rank(), param, number, m * n + i);
       }
       device_.upload(stream(), to, values.data());
     }
-    EXPECT_TRUE(model_.write(param));
-    sum().written(stream(), param);
+    const Reduction& reduction = *rounds_->now(group_of(param));
+    if (rounds_->completes(param) && reduction.begin == BeginAt::last_write) rounds_->next(group_of(param));
+    sum.written(stream(), param);
+    expect_gradients();
+    const Reduction* const now = rounds_->now(group_of(param));
+    if (!now) expect_refused([&] { sum.slot(param); });
   }
-  void finish_all() {
-    for (ParamId param : model_.written.ids())
-      while (model_.written[param] < model_.expected[param] &&
-             model_.gradients[layout_.group_of(param)] <= GradientState::accumulating)
-        contribute(param);
+  /// Returns whether the step goes on.
+  bool accumulate(Accumulating& sum) {
+    cursor_.emplace(schedule_.pools.size()).begin(schedule_.training);
+    for (int m = 0; m < rules_.micro_batches; ++m) {
+      auto next = usage_.contributions.begin();
+      for (std::size_t i = 0; i <= usage_.training.size(); ++i) {
+        for (; next != usage_.contributions.end() && next->accesses <= static_cast<int>(i); ++next) {
+          contribute(sum, next->param);
+          if (::testing::Test::HasFatalFailure()) return true;
+        }
+        if (i == usage_.training.size()) break;
+        const Access& access = usage_.training[i];
+        const Use use = read(access);
+        if (::testing::Test::HasFatalFailure()) return true;
+        if (i + 1 < usage_.training.size()) try_next_in_use(access, usage_.training[i + 1]);
+        if (random_() % 8 == 0) read_out_of_turn({{static_cast<int>(random_() % 6)}});
+        if (m + 1 == rules_.micro_batches && i == 7 && disturbed_in_the_middle()) return false;
+      }
+    }
+    return true;
   }
-  /// A write without its slot, or after the last contribution: must be refused.
-  void illegal_write(ParamId param) {
-    const bool legal = model_.gradients[layout_.group_of(param)] == GradientState::accumulating &&
-                       model_.written[param] < model_.expected[param];
-    if (!legal) expect_refused([&] { sum().written(stream(), param); });
+  bool disturbed_in_the_middle() {
+    if (event_ != Event::drop && event_ != Event::publication_in_use) return false;
+    if (event_ == Event::publication_in_use)  // an operand is in use, or gradients in whose memory it would be staged
+      expect_refused([&] { sync_->publish(stream(), initialised(number_)); });
+    event_ = Event::settle;  // once
+    return true;
   }
 
-  void reduce() {
-    Accumulating sum = std::move(this->sum());
-    sum_.reset();
-    if (!model_.reduce()) {
-      expect_refused([&] { const Reduced again = std::move(sum).reduce(stream()); });
-      return;
+  // The end of a step.
+  void finish(Accumulating&& sum) {
+    Reduced reduced = std::move(sum).reduce(stream());
+    for (GroupId group : layout_.groups().ids())
+      ASSERT_EQ(sync_->gradient_state(group), GradientState::reduced) << "group " << group.value;
+    expect_sums(reduced);
+    const ParamId first = usage_.training.front().param;
+    if (event_ == Event::update_in_use && resides(first)) {
+      const Use use = read({first});
+      expect_refused([&] { (void)std::move(reduced).clipped(stream(), nullptr); });
     }
-    reduced_.emplace(std::move(sum).reduce(stream()));
-    expect_sums();
+    Clipped clipped = std::move(reduced).clipped(stream(), nullptr);
+    for (GroupId group : layout_.groups().ids()) expect_weights(group, WeightState::stale);
+    if (event_ == Event::dropped_update) {
+      { const Clipped dropped = std::move(clipped); }
+      return publish();
+    }
+    Updated updated = std::move(clipped).updated();
+    for (BucketId b : layout_.buckets().ids())
+      fill(stream(), sync_->gradients(b), std::numeric_limits<double>::quiet_NaN());
+    rounds_->restart();
+    expect_gradients();
+    (void)initialised(++number_);
+    publish(std::move(updated));
   }
-  void expect_sums() {
+  void expect_sums(const Reduced& reduced) {
     for (BucketId b : layout_.buckets().ids()) {
-      const std::vector<float> shard = test::on_host<float>(device_, reduced_->shard(b));
+      const std::vector<float> shard = test::on_host<float>(device_, reduced.shard(b));
       std::vector<float> wanted(shard.size(), 0.0f);  // zero in gaps, padding and unwritten parameters
       for (const Piece& piece : layout_.pieces(b, mesh_.ranks()))
         for (std::int64_t i = 0; i < piece.count.value; ++i)
@@ -291,123 +282,119 @@ class Walk {
         ASSERT_EQ(std::bit_cast<std::uint32_t>(shard[i]), std::bit_cast<std::uint32_t>(wanted[i])) << b.value;
     }
   }
+  /// The sum by the schedule: contributions of a round added up on each rank, ranks in their order, round after round.
   float sum_of(ParamId param, std::int64_t i) const {
     float total = 0;
-    for (int r = 0; r < mpi().size(); ++r) {
-      float mine = 0;
-      for (int n = 0; n < model_.written[param]; ++n)
-        mine = n == 0 ? contribution(r, param, n, i) : mine + contribution(r, param, n, i);
-      total = r == 0 ? mine : total + mine;
+    int first = 0;
+    for (const Reduction& one : schedule_.reductions) {
+      if (one.group != group_of(param)) continue;
+      const int last = first + one.micro_batches * schedule_.contributions[param];
+      float round = 0;
+      for (int r = 0; r < mpi().size(); ++r) {
+        float mine = 0;
+        for (int n = first; n < last; ++n)
+          mine = n == first ? contribution(r, param, n, i) : mine + contribution(r, param, n, i);
+        round = r == 0 ? mine : round + mine;
+      }
+      total = one.sum == SumInto::assign ? round : total + round;
+      first = last;
     }
     return total;
   }
 
-  /// Ends a step, as after the optimizer's.
-  void end_step() {
-    if (!reduced_) return;
-    if (!model_.outdate()) {
-      expect_refused([&] { (void)std::move(*reduced_).clipped(stream(), nullptr); });
-      end_uses();
-      return drop();
-    }
-    Clipped clipped = std::move(*reduced_).clipped(stream(), nullptr);
-    reduced_.reset();
-    expect_model();
-    if (updates_() % 4 == 0) return drop(std::move(clipped));
-    Updated updated = std::move(clipped).updated();
-    sum_.reset();  // drops gradients that are empty already
-    model_.empty();
-    for (BucketId b : layout_.buckets().ids())  // no gradients are leased, since they have been reduced
-      fill(stream(), sync_.gradients().storage(b), std::numeric_limits<double>::quiet_NaN());
-    publish(std::move(updated));
+  Updated initialised(std::uint64_t number) {
+    return masters_->initialise(stream(), registry_, layout_, mesh_.ranks(), number);
   }
-  void drop(Clipped&& clipped) {
-    { const Clipped dropped = std::move(clipped); }
-    sum_.reset();
-    model_.empty();
-    publish();  // what an update has outdated is not readable before
-  }
-  void drop() {
-    if (!sum_ && !reduced_) return;
-    sum_.reset();
-    reduced_.reset();
-    model_.empty();
-  }
-  void publish() {
-    publish(masters_.initialise(stream(), registry_, layout_, mesh_.ranks(), number_));
-  }
+  void publish() { publish(initialised(++number_)); }
   void publish(Updated&& updated) {
-    if (!model_.publish()) {
-      expect_refused([&] { sync_.publish(stream(), std::move(updated)); });
-      return end_uses();
+    sync_->publish(stream(), std::move(updated));
+    if (event_ == Event::nothing) expect_collectives();
+    records_.clear();
+    for (const Visit& visit : schedule_.resident) {
+      const bool later = visit.staged == StagedAt::gather;
+      expect_weights(visit.group, rules_.gather == Overlap::off ? WeightState::ready
+                                  : later                       ? WeightState::stale
+                                                                : WeightState::staged);
     }
-    sync_.publish(stream(), masters_.initialise(stream(), registry_, layout_, mesh_.ranks(), ++number_));
   }
-  void end_uses() {
-    kept_.clear();
-    model_.uses = 0;
-  }
-  void settle() {
-    model_.settle();
-    sync_.settle(stream());
+  /// Expects the collectives of the step before, in order: those of the schedule.
+  void expect_collectives() {
+    std::vector<PlannedCollective> made;
+    for (const Record& record : records_) made.push_back({record.collective, {record.group}});
+    ASSERT_EQ(made, collectives_of(schedule_, inputs()));
+    ++compared_;
   }
 
   Device device_;
-  ParamRegistry registry_;
-  ParamLayout layout_;
-  Usage usage_;
+  const SyncRules rules_;
+  const ParamRegistry registry_;
+  const ParamLayout layout_;
+  const Usage usage_ = usage();
   Mesh mesh_;
-  Masters masters_;
-  ParamSync sync_;
-  Model model_;
-  std::mt19937 random_, updates_;
+  SyncSchedule schedule_;
+  std::vector<Record> records_;
+  std::optional<Masters> masters_;
+  std::optional<ParamSync> sync_;
+  std::optional<Rounds> rounds_;
+  std::optional<PassCursor> cursor_;  ///< of the pass under way
+  IndexedBy<ParamId, int> numbers_;   ///< contributions to each gradient so far
+  Event event_ = Event::settle;
+  std::mt19937 random_;
   std::uint64_t number_ = 0;  ///< number of the masters published last
-  std::optional<Accumulating> sum_;
-  std::optional<Reduced> reduced_;
-  std::vector<Use> kept_;
-  int refused_ = 0;
+  int refused_ = 0, compared_ = 0;
 };
 
-/// How weights are held, and where they are cut.
-struct Held {
-  WeightRules weights;
-  GatherCuts cuts;
-};
-std::vector<Held> ways_to_hold() {
-  using enum GatherStaging;
-  const auto quantized = [](GatherWire wire, GatherStaging staging, GatherCuts cuts) {
-    return Held{{PrimaryWeights::quantized, wire, staging}, cuts};
-  };
-  return {{{}, GatherCuts::flat},
-          {{}, GatherCuts::tile},
-          quantized(GatherWire::quantized, automatic, GatherCuts::flat),
-          quantized(GatherWire::quantized, automatic, GatherCuts::tile),
-          quantized(GatherWire::bf16, alias_grads, GatherCuts::flat),
-          quantized(GatherWire::bf16, alias_grads, GatherCuts::tile),
-          quantized(GatherWire::bf16, ring, GatherCuts::flat),
-          quantized(GatherWire::bf16, ring, GatherCuts::tile)};
+WeightRules quantized(GatherWire wire, GatherStaging staging, Sharding sharding = Sharding::optimizer) {
+  return {PrimaryWeights::quantized, wire, staging, sharding};
 }
 
-TEST(ParamSyncModel, RandomCallsFollowTheModel) {
-  int refused = 0;
-  std::ptrdiff_t shared = 0;
+std::vector<Way> sharded_optimizers() {
+  using enum GatherStaging;
+  std::vector<Way> ways;
+  for (const WeightRules& weights :
+       {WeightRules{}, quantized(GatherWire::quantized, automatic), quantized(GatherWire::bf16, alias_grads),
+        quantized(GatherWire::bf16, ring)})
+    for (GatherCuts cuts : {GatherCuts::flat, GatherCuts::tile})
+      for (std::int64_t elements : {1, 400, 1 << 20}) ways.push_back({weights, cuts, elements});
+  return ways;
+}
+std::vector<Way> full_sharding(const std::function<void(SyncSchedule&)>& change) {
+  std::vector<Way> ways;
+  const WeightRules values{PrimaryWeights::bf16, GatherWire::automatic, GatherStaging::automatic, Sharding::full},
+      codes = quantized(GatherWire::automatic, GatherStaging::automatic, Sharding::full);
+  for (GatherUnit unit : {GatherUnit::block, GatherUnit::module}) {
+    ways.push_back({values, GatherCuts::flat, 1, unit, formats::id_of<formats::Fp8Block>, change});
+    for (FormatId format : {formats::id_of<formats::Fp8Block>, formats::id_of<formats::Mxfp8>})
+      ways.push_back({codes, GatherCuts::tile, 1, unit, format, change});
+  }
+  return ways;
+}
+
+void walk(const std::vector<Way>& ways, int steps) {
+  int refused = 0, compared = 0;
   unsigned seed = 0;
-  for (const Held& held : ways_to_hold())
+  for (const Way& way : ways)
     for (Overlap gather : {Overlap::off, Overlap::on})
-      for (Overlap reduce : {Overlap::off, Overlap::on})
-        for (std::int64_t bucket_elements : {1, 400, 1 << 20}) {
-          SCOPED_TRACE("seed " + std::to_string(++seed));
-          Walk walk({gather, reduce, contributions, ReduceOrder::rank, held.weights}, held.cuts, bucket_elements, seed);
-          for (int i = 0; i < 60; ++i) {
-            walk.step();
-            walk.expect_model();
-            if (::testing::Test::HasFatalFailure()) return;
-          }
-          refused += walk.refused();
-          shared += walk.shared_groups();
+      for (Overlap reduce : {Overlap::off, Overlap::on}) {
+        SCOPED_TRACE("seed " + std::to_string(++seed));
+        Walk walk(way, {gather, reduce, 2, ReduceOrder::rank, way.weights}, seed);
+        for (int i = 0; i < steps; ++i) {
+          walk.step();
+          if (::testing::Test::HasFatalFailure()) return;
         }
+        refused += walk.refused();
+        compared += walk.compared();
+      }
   EXPECT_GT(refused, 50);
-  EXPECT_GT(shared, 0);
+  EXPECT_GT(compared, 5);
+}
+
+TEST(ParamSyncModel, ShardedOptimizersFollowTheSchedule) { walk(sharded_optimizers(), 4); }
+TEST(ParamSyncModel, FullShardingFollowsTheSchedule) { walk(full_sharding([](SyncSchedule&) {}), 8); }
+TEST(ParamSyncModel, SchedulesThatNoRuleMakesAreFollowedToo) {
+  if (mpi().size() == 1) return;
+  walk(full_sharding(test::prefetch_two_ahead), 4);
+  walk(full_sharding(test::keep_one_group), 4);
 }
 
 }  // namespace

@@ -81,7 +81,7 @@ struct Bench {
 
   void poison_gradients() {
     for (BucketId b : layout.buckets().ids())
-      fill(device.compute(), sync.gradients().storage(b), std::numeric_limits<double>::quiet_NaN());
+      fill(device.compute(), sync.gradients(b), std::numeric_limits<double>::quiet_NaN());
   }
 
   Accumulating backward() {
@@ -209,7 +209,7 @@ TEST(ParamSync, ReducesOverPoisonedMemory) {
 void expect_drawn(Bench& bench, ParamId id, std::uint64_t number) {
   Stream& stream = bench.device.compute();
   const ParamSpec& spec = bench.registry[id];
-  const Use weight = bench.sync.weights().operand(stream, id, Side::rowwise);
+  const Use weight = bench.sync.operand(stream, id, Side::rowwise);
   const Tensor drawn = bench.device.allocate(Category::staging, DType::f32, {spec.member_elements() * spec.members});
   fill_normal(stream, drawn, random_key(number, "init", spec.canonical.name, 0),
               static_cast<std::uint64_t>(spec.canonical.first), spec.start.deviation);
@@ -242,17 +242,17 @@ TEST(ParamSync, OverlapBeginsCollectivesBeforeTheyAreAwaited) {
   bench.sync.publish(stream, bench.masters.initialise(stream, bench.registry, bench.layout, bench.ranks, seed));
   const Tensor work = bench.device.allocate(Category::staging, DType::f32, {1});
   for (int p = 0; p < bench.registry.size(); ++p) {
-    const Use use = bench.sync.weights().operand(stream, {p}, Side::rowwise);
+    const Use use = bench.sync.operand(stream, {p}, Side::rowwise);
     clear(stream, work);  // stands for a layer's kernel
   }
-  EXPECT_EQ(bench.sync.weights().overlapped() >= 3, mpi().size() > 1);
+  EXPECT_EQ(bench.sync.overlapped().gathers >= 3, mpi().size() > 1);
 }
 
 TEST(ParamSync, ADroppedStepMayBeDoneAgain) {
   Bench bench(1000, {Overlap::on, Overlap::on, micro_batches}, 200);
   { Accumulating dropped = bench.backward(); }
   for (GroupId g : bench.layout.groups().ids())
-    EXPECT_EQ(bench.sync.gradients().state(g), GradientState::empty);
+    EXPECT_EQ(bench.sync.gradient_state(g), GradientState::empty);
   Reduced reduced = bench.backward().reduce(bench.device.compute());
   expect_sums(bench, reduced);
 }
@@ -262,7 +262,7 @@ TEST(ParamSync, AStepMayBeDoneAgainAfterItsReduction) {
   Stream& stream = bench.device.compute();
   const auto expect_empty = [&] {
     for (GroupId g : bench.layout.groups().ids())
-      EXPECT_EQ(bench.sync.gradients().state(g), GradientState::empty);
+      EXPECT_EQ(bench.sync.gradient_state(g), GradientState::empty);
   };
   { const Reduced dropped = bench.backward().reduce(stream); }
   expect_empty();
@@ -274,7 +274,7 @@ TEST(ParamSync, AStepMayBeDoneAgainAfterItsReduction) {
 TEST(ParamSync, RefusesASecondStepBeforeTheFirstIsDone) {
   Bench bench(1000, {Overlap::off, Overlap::off, micro_batches});
   const Reduced reduced = bench.backward().reduce(bench.device.compute());
-  EXPECT_EQ(reduced.buckets(), bench.sync.gradients().buckets());
+  EXPECT_EQ(reduced.buckets(), bench.layout.buckets().size());
   Accumulating again = bench.sync.accumulate();
   EXPECT_THROW(again.slot({0}), StateError);
 }

@@ -41,8 +41,8 @@ Outcome outcome_of(RunConfig config) {
     Trial run(config);
     EXPECT_GE(run.plan().layout.groups().size(), 6);
     outcome.rows = run.train();
-    outcome.gathers = run.training().engine().sync().weights().overlapped();
-    outcome.reductions = run.training().engine().sync().gradients().overlapped();
+    outcome.gathers = run.training().engine().sync().overlapped().gathers;
+    outcome.reductions = run.training().engine().sync().overlapped().reductions;
   }
   if (mpi().rank() == 0) {
     std::ifstream file(path);
@@ -106,7 +106,7 @@ void expect_rounded_masters(Device& device, Engine& engine, const RunPlan& plan,
   for (BucketId b : plan.layout.buckets().ids()) {
     const Bucket& bucket = plan.layout.buckets()[b];
     if (bucket.slice(plan.ranks) == 0) continue;
-    const Tensor slice = bucket.slice(stored(engine.sync().weights(), b), plan.ranks);
+    const Tensor slice = bucket.slice(stored(engine.sync(), b), plan.ranks);
     const auto masters = test::on_host<float>(device, engine.masters().shard(b));
     if (slice.type == DType::bf16) {
       EXPECT_TRUE(test::same_bits(test::on_host<bf16>(device, slice), rounded<bf16>(masters))) << what << b.value;
@@ -246,7 +246,7 @@ Held held_by(const RunConfig& config, const std::function<void(Training&, std::i
   engine.optimizers().visit_state([&](const StateSlot& slot) {
     for (const BucketSlice& slice : slot.slices) all.push_back(slice.values);
   });
-  engine.sync().weights().visit_planes([&](const Plane& plane) { all.push_back(plane.values); });
+  engine.sync().visit_planes([&](const Plane& plane) { all.push_back(plane.values); });
   const Tensor sums = run.device().allocate(Category::staging, DType::u64, {std::ssize(all)});
   clear(engine.stream(), sums);
   for (std::size_t i = 0; i < all.size(); ++i) digest(engine.stream(), sums.as<std::uint64_t>() + i, all[i], 0);
@@ -381,11 +381,11 @@ TEST(Training, ReplicaCheckFindsOneFlippedBit) {
   EXPECT_NO_THROW(run.train());
   if (mpi().size() == 1) return;
   ReplicaCheck check(run.device(), run.plan());
-  Weights& weights = run.training().engine().sync().weights();
+  ParamSync& sync = run.training().engine().sync();
   Stream& stream = run.device().compute();
   EXPECT_TRUE(check.differences(stream, run.training().engine().sync(), run.control(), 1).empty());
   if (mpi().rank() == mpi().size() - 1) {
-    const Tensor one = test::stored(weights, {2}).flat(5, 1);
+    const Tensor one = test::stored(sync, {2}).flat(5, 1);
     bf16 value;
     run.device().download(stream, &value, one);
     value.bits ^= 1;
@@ -402,7 +402,7 @@ TEST(Training, ReplicasThatPartEndTheRunOnEveryRank) {
   RunConfig config = dense(Compute::bf16);
   config.debug.replica_hash_every = 2;
   Trial run(config, 0);
-  Weights& weights = run.training().engine().sync().weights();
+  ParamSync& sync = run.training().engine().sync();
   const bool odd = mpi().rank() == mpi().size() - 1;
   const auto flip_a_bit = [&](Stream& stream, const Plane& array) {
     if (!odd || array.bucket != BucketId{1}) return;
@@ -412,7 +412,7 @@ TEST(Training, ReplicasThatPartEndTheRunOnEveryRank) {
     value.bits ^= 1;
     run.device().upload(stream, first, &value);
   };
-  weights.observe(flip_a_bit);  // damages a gathered weight, as faulty memory would
+  sync.observe(flip_a_bit);  // damages a gathered weight, as faulty memory would
   try {
     run.train();
     FAIL() << "nobody saw it";

@@ -118,7 +118,7 @@ struct Bench {
   void expect_weight(ParamId id, std::uint64_t number, const std::string& where) {
     const std::vector<float> values = test::drawn(device, registry[id], number);
     for (const Side side : {Side::rowwise, Side::columnwise}) {
-      const Use use = sync.weights().operand(stream(), id, side);
+      const Use use = sync.operand(stream(), id, side);
       test::expect_quantized(device, *use, registry[id], values, side, where + ", " + registry[id].name);
     }
   }
@@ -126,7 +126,7 @@ struct Bench {
   std::string stored() {
     std::string all;
     sync.settle(stream());
-    sync.weights().visit_planes([&](const Plane& plane) {
+    sync.visit_planes([&](const Plane& plane) {
       const std::vector<std::uint8_t> bytes = test::bytes_of(device, plane.values);
       all.append(bytes.begin(), bytes.end());
     });
@@ -190,7 +190,7 @@ TEST(Wires, GradientsAndStagedBytesShareTheirMemory) {
       }
       (void)std::move(reduced).clipped(bench.stream(), nullptr).updated();
       for (BucketId b : bench.layout.buckets().ids())
-        fill(bench.stream(), bench.sync.gradients().storage(b), std::numeric_limits<double>::quiet_NaN());
+        fill(bench.stream(), bench.sync.gradients(b), std::numeric_limits<double>::quiet_NaN());
     }
   }
 }
@@ -225,7 +225,7 @@ std::int64_t expected_bytes(const Bench& bench, const Case& one, BucketId b) {
   if (one.format == formats::id_of<formats::Mxfp8>) {
     // Scales of every row with their padding; padding rows belong to the owner of the last row.
     std::int64_t whole = 0;
-    bench.sync.weights().visit_planes([&](const Plane& plane) {
+    bench.sync.visit_planes([&](const Plane& plane) {
       if (plane.bucket == b && (plane.kind == PlaneKind::rowwise_scales || plane.kind == PlaneKind::columnwise_scales))
         whole += plane.values.bytes();
     });

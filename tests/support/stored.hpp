@@ -1,12 +1,12 @@
 #pragma once
-#include "core/params/weights.hpp"
+#include "core/params/param_sync.hpp"
 
 namespace tessera::test {
 
 /// The stored array of a bucket's weights in a format with one array.
-inline Tensor stored(const Weights& weights, BucketId bucket) {
+inline Tensor stored(const ParamSync& sync, BucketId bucket) {
   Tensor found;
-  weights.visit_planes([&](const Plane& plane) {
+  sync.visit_planes([&](const Plane& plane) {
     if (plane.bucket == bucket) found = plane.values;
   });
   require(static_cast<bool>(found), "stored", "takes a bucket of the layout");

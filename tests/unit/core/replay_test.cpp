@@ -61,7 +61,7 @@ class DryRun {
     std::string all;
     {
       const Accumulating pass = sync().accumulate();
-      const Use use = sync().weights().operand(engine_->stream(), plan_.usage.training.front().param, Side::rowwise);
+      const Use use = sync().operand(engine_->stream(), plan_.usage.training.front().param, Side::rowwise);
       all = refusal([&] { engine_->initialise(); });
     }
     const Reduced reduced = sync().accumulate().reduce(engine_->stream());
@@ -91,8 +91,7 @@ void expect_equal(DryRun& eager, DryRun& replayed) {
   ASSERT_EQ(replayed.log().tail(), eager.log().tail());
   ASSERT_EQ(replayed.log().chain(), eager.log().chain());
   ASSERT_EQ(replayed.sync().state(), eager.sync().state());
-  ASSERT_EQ(replayed.sync().weights().overlapped(), eager.sync().weights().overlapped());
-  ASSERT_EQ(replayed.sync().gradients().overlapped(), eager.sync().gradients().overlapped());
+  ASSERT_EQ(replayed.sync().overlapped(), eager.sync().overlapped());
 }
 
 TEST(Replay, LeavesLogStatesAndCountsAsAnEagerStep) {
@@ -119,7 +118,8 @@ TEST(Replay, LeavesLogStatesAndCountsAsAnEagerStep) {
     EXPECT_EQ(eager.engine().replays(), 0);
     EXPECT_GE(replayed.engine().replays(), steps - 4) << "two eager steps, one captured, one behind an evaluation";
     EXPECT_EQ(replayed.ends(), replayed.engine().replays() + 1) << "an end of the graph for each time it ran";
-    overlapping += replayed.sync().weights().overlapped() > 0 && replayed.sync().gradients().overlapped() > 0;
+    const Overlapped overlapped = replayed.sync().overlapped();
+    overlapping += overlapped.gathers > 0 && overlapped.reductions > 0;
     for (ParamId param : {ParamId{0}, ParamId{plan.registry.size() - 1}}) {
       const std::string epochs = eager.epochs(param);
       EXPECT_NE(epochs.find("epoch"), epochs.rfind("epoch")) << epochs;

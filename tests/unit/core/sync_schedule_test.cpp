@@ -254,6 +254,7 @@ TEST(Check, RejectsEveryBrokenRow) {
       {"not numbered", [](auto& s) { s.reductions[4].round = 2; }},
       {"assigns", [](auto& s) { s.reductions[4].sum = SumInto::assign; }},
       {"not there", [](auto& s) { s.reductions[2].slot = 2; }},
+      {"a second round would overwrite", [](auto& s) { s.gradient_slots[1].residency = Residency::resident; }},
       {"another place in the list", [](auto& s) { std::swap(s.reductions[1], s.reductions[2]); }},
   };
   const std::vector<Broken> of_tied{{"another group accumulates", [](auto& s) { s.reductions[0].slot = 0; }}};

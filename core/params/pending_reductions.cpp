@@ -1,0 +1,87 @@
+#include "core/params/pending_reductions.hpp"
+
+#include <utility>
+
+#include "core/device/region.hpp"
+#include "kernels/reduce/reduce.hpp"
+
+namespace tessera {
+
+void PendingReductions::start(Stream& stream, const Reduction& reduction, const ParamGroup& group) {
+  if (group.rank.size == 1) return add_up_alone(stream, reduction, group);
+  if (in_flight_ == receive_slots) finish_oldest(stream);
+  const std::size_t slot = (oldest_ + in_flight_++) % receive_slots;
+  // Submitted on the copies' stream: ordered behind backward's writes on `stream`, and behind the local sum that read
+  // the receive slot before.
+  Stream& copies = device_.copies();
+  copies.wait(stream.record());
+  const Operation exchange{Collective::all_to_all, group.reduction[slot], group.id.value, "gradients"};
+  flights_[slot] = {&reduction, &group, mesh_.of(group.processes).submit(copies, exchange), stream.launches()};
+  if (overlap_ == Overlap::off) finish_oldest(stream);
+}
+
+void PendingReductions::finish_oldest(Stream& stream) {
+  Stream& copies = device_.copies();
+  const Region region(copies, RegionName::reduce);
+  Flight& oldest = flights_[oldest_];
+  if (stream.launches() > oldest.launches_before) ++counts_.now.reductions;
+  oldest.pending.wait(copies);
+  add_up(copies, oldest, oldest.group->reduction[oldest_]);
+  sent_[static_cast<std::size_t>(oldest.reduction->slot)] = summed_ = copies.record();
+  oldest_ = (oldest_ + 1) % receive_slots;
+  --in_flight_;
+}
+
+/// Adds a round's gradients to the running sum of one rank; gradients in a slot of their own are the sum already.
+void PendingReductions::add_up_alone(Stream& stream, const Reduction& reduction, const ParamGroup& group) {
+  const ParamBucket& first = group.buckets.front();
+  if (first.gradient_shard.data == first.gradients.data) return;
+  Stream& copies = device_.copies();
+  copies.wait(stream.record());
+  add_up(copies, {&reduction, &group, {}, 0}, {});
+  sent_[static_cast<std::size_t>(reduction.slot)] = summed_ = copies.record();
+}
+
+/// Sums a group's shards in rank order, and assigns them or adds them to the running sum. `received` is empty for one
+/// rank.
+void PendingReductions::add_up(Stream& stream, const Flight& flight, std::span<const Exchange> received) {
+  for (std::size_t i = 0; i < flight.group->buckets.size(); ++i) {
+    const ParamBucket& own = flight.group->buckets[i];
+    const Tensor mine = layout_.buckets()[own.id].slice(own.gradients, mesh_.ranks());
+    const Tensor others = received.empty() ? mine.flat(0, 0).view({0, mine.elements()}) : received[i].receive;
+    const RankParts parts{mine, others, flight.group->rank.rank, flight.reduction->idle};
+    (flight.reduction->sum == SumInto::add ? add_in_order : sum_in_order)(stream, own.gradient_shard, parts);
+  }
+}
+
+void PendingReductions::free(Stream& stream, int gradient_slot) {
+  const auto flies = [&] {
+    for (std::size_t i = 0; i < in_flight_; ++i)
+      if (flight(i).reduction->slot == gradient_slot) return true;
+    return false;
+  };
+  while (flies()) finish_oldest(stream);
+  stream.wait(std::exchange(sent_[static_cast<std::size_t>(gradient_slot)], {}));
+}
+
+void PendingReductions::finish(Stream& stream) {
+  while (in_flight_ > 0) finish_oldest(stream);
+  const Region region(stream, RegionName::waiting);
+  stream.wait(summed_);
+  restart();
+}
+
+void PendingReductions::drop(Stream& stream) {
+  for (std::size_t i = 0; i < in_flight_; ++i) flight(i).pending = Pending();
+  stream.wait(summed_);
+  restart();
+}
+
+/// Nothing is in flight, and a step uses the receive slots in the same order as the one before: a capture requires it.
+void PendingReductions::restart() {
+  summed_ = {};
+  for (Event& sent : sent_) sent = {};
+  oldest_ = in_flight_ = 0;
+}
+
+}  // namespace tessera

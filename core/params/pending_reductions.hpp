@@ -1,0 +1,74 @@
+#pragma once
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "core/comm/mesh.hpp"
+#include "core/params/slots.hpp"
+
+namespace tessera {
+
+/// Numbers of collectives that overlapped: other work was launched before anything waited for them.
+struct Overlapped {
+  std::int64_t gathers = 0, reductions = 0;
+  bool operator==(const Overlapped&) const = default;
+};
+
+/// Counts them over eager and replayed steps.
+class OverlapCounts {
+ public:
+  Overlapped now;
+
+  void begin_capture() { captured_ = now; }
+  void end_capture() { captured_ = {now.gathers - captured_.gathers, now.reductions - captured_.reductions}; }
+  /// Adds those of the captured step.
+  void replayed() { now = {now.gathers + captured_.gathers, now.reductions + captured_.reductions}; }
+
+ private:
+  Overlapped captured_;
+};
+
+/// Reductions under way, oldest first: all-to-alls of gradient shards on the copies' stream, each into a receive slot,
+/// then local sums in rank order, ((g0 + g1) + g2) + ..., there too, so that backward does not wait.
+class PendingReductions {
+ public:
+  PendingReductions(Device& device, const ParamLayout& layout, Mesh& mesh, Overlap overlap, std::size_t gradient_slots,
+                    OverlapCounts& counts)
+      : device_(device), layout_(layout), mesh_(mesh), overlap_(overlap), counts_(counts), sent_(gradient_slots) {}
+
+  /// Starts the reduction of a group, behind the work that `stream` holds; without overlap awaits it. A rank that shares
+  /// a group with none adds its gradients to the running sum. Collective over the group's processes.
+  void start(Stream& stream, const Reduction& reduction, const ParamGroup& group);
+  /// Orders `stream` behind what last read a gradient slot.
+  void free(Stream& stream, int gradient_slot);
+  /// Orders `stream` behind all sums.
+  void finish(Stream& stream);
+  /// Drops what is under way. Running sums end before later work on `stream`.
+  void drop(Stream& stream);
+
+ private:
+  struct Flight {
+    const Reduction* reduction = nullptr;
+    const ParamGroup* group = nullptr;
+    Pending pending;
+    std::int64_t launches_before = 0;
+  };
+
+  Flight& flight(std::size_t i) { return flights_[(oldest_ + i) % receive_slots]; }
+  void finish_oldest(Stream& stream);
+  void add_up_alone(Stream& stream, const Reduction& reduction, const ParamGroup& group);
+  void add_up(Stream& stream, const Flight& flight, std::span<const Exchange> received);
+  void restart();
+
+  Device& device_;
+  const ParamLayout& layout_;
+  Mesh& mesh_;
+  Overlap overlap_;
+  OverlapCounts& counts_;
+  std::array<Flight, receive_slots> flights_;
+  std::size_t oldest_ = 0, in_flight_ = 0;
+  std::vector<Event> sent_;  ///< by gradient slot: behind the last sum of its gradients, when it is free again
+  Event summed_;             ///< behind the last local sum of the step
+};
+
+}  // namespace tessera
