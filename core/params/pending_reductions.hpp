@@ -36,8 +36,8 @@ class PendingReductions {
                     OverlapCounts& counts)
       : device_(device), layout_(layout), mesh_(mesh), overlap_(overlap), counts_(counts), sent_(gradient_slots) {}
 
-  /// Starts the reduction of a group, behind the work that `stream` holds; without overlap awaits it. A rank that shares
-  /// a group with none adds its gradients to the running sum. Collective over the group's processes.
+  /// Starts the reduction of a group, behind the work that `stream` holds; without overlap awaits it. One rank alone
+  /// adds its gradients to the running sum. Collective over the group's processes.
   void start(Stream& stream, const Reduction& reduction, const ParamGroup& group);
   /// Orders `stream` behind what last read a gradient slot.
   void free(Stream& stream, int gradient_slot);
