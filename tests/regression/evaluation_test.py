@@ -145,6 +145,16 @@ class Texts(Evaluations):
             for ranks in (2, 3, 4):
                 self.assertEqual(self.evaluate(ranks, "run", "--text", "t.txt")[0], found)
 
+    def test_experts_and_full_sharding(self):
+        """Whatever the ranks of the run held, any number of ranks finds the same."""
+        self.write("moe.yaml", self.read("deck.yaml").replace("ffn: 32", "ffn: 32, moe: {experts: 4, top_k: 2}"))
+        self.write("t.txt", words(self.draws, 150))
+        for settings in (["--set", "parallel.expert=2"], ["--set", "sharding=full"]):
+            shutil.rmtree(self.path("run"))
+            self.train(0, 2, "moe.yaml", *settings)
+            found = [self.evaluate(ranks, "run", "--text", "t.txt")[0] for ranks in (1, 2, 3, 4)]
+            self.assertEqual(found, found[:1] * 4)
+
     def test_windows_add_up_to_the_text(self):
         """The last, shorter window is the text that begins with it; whole ones are those of an evaluation of the file."""
         text = "".join(self.draws.choice("abc def\n") for _ in range(16 * 5 + 8))

@@ -172,6 +172,11 @@ class Tokens(runs.Runs):
             self.assertGreaterEqual(found["eval_bytes"], len(text.encode()) - 12)
             bits = found["eval_loss"] * found["eval_tokens"] / math.log(2) / found["eval_bytes"]
             self.assertAlmostEqual(found["bits_a_byte"] / bits, 1, places=4)
+        self.tool(0, "convert", "a", "hf", "--to", "safetensors")  # the same weights in a folder of Hugging Face
+        self.write("t.txt", "The quick brown fox, twice.\n" * 9)
+        here, there = (json.loads(self.run_to_its_end(0, 1, "eval", place, "--text", "t.txt", "--json")[0]) for place in ("a", "hf"))
+        self.assertEqual([there[key] for key in ("eval_loss", "eval_tokens", "eval_bytes")], [here[key] for key in ("eval_loss", "eval_tokens", "eval_bytes")])
+        self.assertNotIn("checkpoint_recipe", there)
         bare = DECK.replace(", tokenizer: tok/tokenizer.json", "").replace("tokens: 8", "tokens: 0").replace("norm: rms", "vocab: 420, norm: rms")
         self.train(0, 1, self.words("b", bare))
         _, err = self.run_to_its_end(5, 2, "eval", "b", "--text", "t.txt")

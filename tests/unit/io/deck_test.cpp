@@ -335,6 +335,20 @@ TEST(StoredDeck, GivesRetiredKeysTheirPlaceOfToday) {
   EXPECT_TRUE(read.config.proof.reduce_overlap);
 }
 
+// What a stored deck does not name is what its program had built in; what a new deck leaves out is the default.
+TEST(StoredDeck, HasWhatWasBuiltInWhenItWasStored) {
+  const Deck written = sound(small);
+  EXPECT_EQ(written.config.data.eval_windows, EvalWindows::drawn);
+  std::string then = resolved_text(written);
+  EXPECT_EQ(parse_saved_deck(then, "now.yaml").config.data.eval_windows, EvalWindows::drawn);
+  for (const auto& [key, value] : built_in()) {
+    const std::size_t at = then.find("  " + std::string(key.substr(key.rfind('.') + 1)) + ":");
+    ASSERT_NE(at, std::string::npos) << key;
+    then.erase(at, then.find('\n', at) + 1 - at);
+  }
+  EXPECT_EQ(parse_saved_deck(then, "then.yaml").config.data.eval_windows, EvalWindows::tail);
+}
+
 TEST(BadDeck, MissingValues) {
   EXPECT_EQ(errors_with("eval:"), List{"d.yaml:6:1: eval: has no keys: give it some, or leave it out"});
   EXPECT_EQ(errors_with("sample: {prompt: ~}"),
