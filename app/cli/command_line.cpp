@@ -211,14 +211,26 @@ class Parser {
   }
   void add_eval() {
     CLI::App* const verb =
-        add("eval", "Print a checkpoint's evaluation loss; by the MPI launcher or alone", computing([this] {
+        add("eval", "Print a checkpoint's loss, on a deck's windows or on a text; by the MPI launcher or alone",
+            computing([this] {
+              if (eval_.checkpoint.empty() && eval_.text.empty())
+                throw Error(Exit::usage, "eval: --checkpoint PATH is needed beside a deck, or --text FILE beside a "
+                                         "checkpoint");
               eval_.overrides = overrides_of(set_);
               return run_eval(eval_);
             }));
-    add_deck(verb, eval_.deck);
-    verb->add_option("--checkpoint", eval_.checkpoint, "A step folder, or a run directory: its newest valid step")
+    verb->add_option("DECK|MODEL", eval_.deck,
+                     "A deck; with --text a step folder, a run directory, a Hugging Face folder, or a run's deck")
         ->required()
-        ->type_name("PATH");
+        ->type_name("");
+    add_overrides(verb);
+    CLI::Option* const checkpoint =
+        verb->add_option("--checkpoint", eval_.checkpoint, "A step folder, or a run directory: its newest valid step")
+            ->type_name("PATH");
+    verb->add_option("--text", eval_.text, "UTF-8 text: every token but the first is predicted; -: standard input")
+        ->excludes(checkpoint)
+        ->check([](const std::string& text) { return std::string(text.empty() ? "is empty" : ""); })
+        ->type_name("FILE|-");
     add_json(verb, eval_.format);
   }
   void add_audit() {

@@ -8,7 +8,7 @@ namespace tessera {
 Batches::Batches(const RunConfig& config, std::vector<CutTokens> training, const CutTokens& held, const RankIn& world)
     : training_(std::move(training)),
       held_(held),
-      mixture_(training_.size() == 1 ? std::vector{1.0} : config.data.mixture),
+      mixture_(training_.size() <= 1 ? std::vector{1.0} : config.data.mixture),
       plan_(config.batch.global, config.batch.micro, world.size),
       rank_(world.rank),
       micro_(config.batch.micro),
@@ -50,11 +50,15 @@ const HostSequences& Batches::evaluation(std::int64_t pass) {
   const SampleRange piece = evaluation_.piece(pass, rank_);
   reserve(micro_);
   batch_.step = 0;
-  batch_.padding = micro_ - piece.count;
-  for (std::int64_t i = 0; i < piece.count; ++i) read(held_, i, piece.first + i);
+  std::int64_t counted = 0;
+  for (std::int64_t i = 0; i < piece.count; ++i) {
+    read(held_, i, piece.first + i);
+    counted += held_.windows.targets(piece.first + i);
+  }
   const auto real = static_cast<std::ptrdiff_t>(piece.count * held_.windows.length);
   std::fill(batch_.ids.begin() + real, batch_.ids.end(), 0);
   std::fill(batch_.targets.begin() + real, batch_.targets.end(), 0);
+  batch_.padding = std::ssize(batch_.ids) - counted;
   return batch_;
 }
 

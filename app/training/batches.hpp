@@ -20,7 +20,8 @@ struct CutTokens {
 class Batches {
  public:
   /// For one rank of `world`: training batches from the training windows of `training`, one corpus or as many as
-  /// data.mixture has weights; evaluation on the evaluation windows of `held`. All tokens must outlive it.
+  /// data.mixture has weights, or none for evaluation alone; evaluation on the evaluation windows of `held`. All tokens
+  /// must outlive it.
   Batches(const RunConfig& config, std::vector<CutTokens> training, const CutTokens& held, const RankIn& world);
   /// Trains and evaluates on one corpus.
   Batches(const RunConfig& config, const TokenStream& tokens, const Windows& windows, const RankIn& world)
@@ -32,8 +33,7 @@ class Batches {
   const HostSequences& training(std::int64_t step, std::int64_t first);
 
   const EvaluationPlan& evaluation() const { return evaluation_; }
-  std::int64_t evaluation_tokens() const { return evaluation_.windows() * held_.windows.length; }
-  /// This rank's micro-batch of a pass of the evaluation, padded with token 0 to `micro` sequences.
+  /// This rank's micro-batch of a pass of the evaluation, padded with token 0 to `micro` whole sequences.
   const HostSequences& evaluation(std::int64_t pass);
 
  private:

@@ -67,10 +67,10 @@ Beginning begin_run(const PreparedRun& run, const RunRequest& request, const Mpi
     origin.parent_digest = given.content_digest;
     const std::string digest = given.content_digest.empty() ? "" : " | " + given.content_digest;
     if (mpi.rank() == 0) fmt::print("starts with the weights of {}{}\n", origin.parent, digest);
-    for (const std::string& line : run.told)
-      if (mpi.rank() == 0) fmt::print("{}\n", line);
     origin.companions = run.companions;
   }
+  for (const std::string& line : run.told)
+    if (mpi.rank() == 0) fmt::print("{}\n", line);
   origin.version = build.version;
   origin.git_sha = build.git_sha;
   origin.libraries = libraries_text(build);

@@ -20,7 +20,8 @@ constexpr const char* corpus_keys[] = {"data.files", "data.root", "data.kind"};
 
 bool may_be_named(const KeyDoc& doc) {
   const bool corpus = std::ranges::find(corpus_keys, doc.path) != std::end(corpus_keys);
-  return doc.kind == KeyDoc::Kind::key && (doc.restart == Restart::on_request || corpus);
+  const bool contents = corpus || doc.path == "data.tokenizer";  // paths, whose files' contents must stay
+  return doc.kind == KeyDoc::Kind::key && (doc.restart == Restart::on_request || contents);
 }
 
 std::string all_changeable() {
@@ -28,6 +29,15 @@ std::string all_changeable() {
   for (const KeyDoc& doc : key_docs())
     if (may_be_named(doc)) keys += (keys.empty() ? "" : ", ") + doc.path;
   return keys;
+}
+
+/// Whether windows of data.files are evaluated on, and others than before.
+bool cuts_otherwise(const RunConfig& now, const std::vector<KeyChange>& changes) {
+  constexpr std::string_view cuts[] = {"data.files", "data.kind", "data.eval_fraction", "data.eval_windows",
+                                       "data.eval_seed"};
+  return now.data.eval_fraction > 0.0 && std::ranges::any_of(changes, [&](const KeyChange& change) {
+           return std::ranges::find(cuts, change.key) != std::end(cuts);
+         });
 }
 
 bool touches(const std::vector<KeyChange>& changes, std::string_view prefix) {
@@ -102,6 +112,9 @@ std::string changes_text(const SavedRun& saved, const RunConfig& now, const std:
     text += fmt::format("  samples: none is left out, {} of a step from sample {} on, at {}{}\n", now.batch.global,
                         counters.next_sample, epochs,
                         touches(changes, "data.") ? "; in the order of the new corpus: windows may come again" : "");
+  if (cuts_otherwise(now, changes))
+    text += fmt::format("  evaluation: windows that steps up to {} were trained on may be among those evaluated now\n",
+                        counters.step);
   return text;
 }
 

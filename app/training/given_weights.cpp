@@ -6,12 +6,13 @@
 #include <cstdio>
 #include <map>
 
+#include "app/training/evaluated.hpp"
+#include "app/training/known_tokenizer.hpp"
 #include "app/training/preparation.hpp"
 #include "io/convert/hf_companions.hpp"
 #include "io/convert/hf_folder.hpp"
-#include "io/files/text_file.hpp"
+#include "io/files/access.hpp"
 #include "io/metrics/console.hpp"
-#include "io/text/kinship.hpp"
 
 namespace tessera {
 namespace {
@@ -57,13 +58,14 @@ GivenWeights foreign_weights(const std::filesystem::path& folder) {
   config.data.kind = DataKind::tokens;
   config.precision.compute = compute_of(facts.tensors);
   config.sample.prompt.clear();
-  return {folder, std::move(foreign), config, facts.counters, "", facts.window, facts.told};
+  return {folder, std::move(foreign), config, facts.counters, "", "", facts.window, facts.told};
 }
 
 GivenWeights saved_weights(const std::filesystem::path& folder, std::unique_ptr<Checkpoint> checkpoint) {
   const Manifest manifest = checkpoint->manifest();
   const RunConfig config = parse_saved_deck(checkpoint->deck(), (folder / deck_file).string()).config;
-  return {folder, std::move(checkpoint), config, manifest.counters, manifest.content_digest, 0, ""};
+  return {folder, std::move(checkpoint), config, manifest.counters, manifest.content_digest,
+          manifest.corpus_hash, 0, ""};
 }
 
 /// The folder that a path means: of Hugging Face, or of a step.
@@ -89,6 +91,13 @@ std::vector<std::string> other_keys(const ModelConfig& given, const RunConfig& w
 }
 
 }  // namespace
+
+std::string place_of_weights(const std::string& model) {
+  if (entry_at(model) != Entry::file) return model;
+  // Its tokenizer, from which its vocabulary might come, need not be there.
+  return sound_deck(model, {{"data.tokenizer", ""}, {"sample.tokens", "0"}, {"model.vocab", "256"}})
+      .config.checkpoint.dir.get();
+}
 
 GivenWeights open_weights(const std::string& path, Control& control, const hdf5::Parallel* parallel) {
   Problems problems;
@@ -168,51 +177,10 @@ void tell_rows(const GivenWeights& given, const std::vector<StateTensor>& weight
                                          weight.name, there.shape[0], weight.shape[0]));
 }
 
-/// A tokenizer as far as it is known: a tokenizer.json, bytes, or neither.
-struct KnownTokenizer {
-  std::string name;  ///< for messages
-  std::optional<std::string> json;
-  bool bytes = false;
-};
-
-KnownTokenizer tokenizer_of(const GivenWeights& given, const Companions& companions) {
-  const auto found = companions.find(tokenizer_file);
-  if (found != companions.end()) return {(given.path / tokenizer_file).string(), found->second};
-  return {given.path.string(), {}, given.config.data.kind == DataKind::text};
-}
-
-/// That of the deck; without one, that beside the run's token files, with which they were made.
-KnownTokenizer tokenizer_of(const Prepared& run) {
-  const DataConfig& data = run.deck.config.data;
-  if (run.tokenizer) return {"data.tokenizer", run.tokenizer->text()};
-  if (data.kind == DataKind::text) return {"data.kind: text", {}, true};
-  if (!run.made_with.empty()) return {run.made_with.string(), read_text_file(run.made_with)};
-  return {"", {}};
-}
-
-/// Why the weights were trained on other tokens than the run's; adds what else there is to tell.
-std::string other_tokens(const KnownTokenizer& theirs, const KnownTokenizer& ours, std::vector<std::string>& told) {
-  if (theirs.json && ours.json) {
-    const Kinship kinship = kinship_of(*theirs.json, *ours.json);
-    if (!kinship.told.empty()) told.push_back(fmt::format("{} against {}: {}", ours.name, theirs.name, kinship.told));
-    return kinship.conflict;
-  }
-  if (theirs.json && ours.bytes) return "this run's tokens are bytes";
-  if (theirs.bytes && ours.json) return "their tokens are bytes";
-  const bool known = theirs.json || theirs.bytes, wanted = ours.json || ours.bytes;
-  if (ours.json && !known)
-    told.push_back(fmt::format("{} holds no {}: whether its weights know {} is not known", theirs.name, tokenizer_file,
-                               ours.name));
-  if (known && !wanted)
-    told.push_back(fmt::format("data.tokenizer is not given: whether the token files are those of {} is not known",
-                               theirs.json ? theirs.name : theirs.name + ", whose tokens are bytes,"));
-  return "";
-}
-
 /// Compares the tokenizers and gives the run the companions of the weights, unless these speak of other tokens.
 void take_tokenizer(const GivenWeights& given, const Prepared& run, GivenStart& start) {
   Companions companions = given.companions();
-  const KnownTokenizer theirs = tokenizer_of(given, companions), ours = tokenizer_of(run);
+  const KnownTokenizer theirs = tokenizer_of(given), ours = tokenizer_of(run);
   const std::string other = other_tokens(theirs, ours, start.told);
   if (other.empty()) {
     start.companions = std::move(companions);
@@ -250,6 +218,7 @@ GivenStart start_from(const GivenWeights& given, const Prepared& run) {
   const Fit::Extra extra = wish.init_ignore_extra ? Fit::Extra::ignored : Fit::Extra::refused;
   const Problems misfitting = problems_with_weights(given, *run.plan, {wish.init_missing, wish.init_rows, extra});
   if (misfitting.empty()) tell_rows(given, weights, start);
+  if (std::string line = overlap_text(given, run); !line.empty()) start.told.push_back(std::move(line));
   start.problems.add(misfitting);
   attempt(start.problems, [&] { take_tokenizer(given, run, start); });
   return start;

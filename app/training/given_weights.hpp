@@ -19,6 +19,7 @@ struct GivenWeights {
   RunConfig config;            ///< of the run that saved them; of a Hugging Face folder only model and compute
   StateCounters counters;      ///< of that run at the save
   std::string content_digest;  ///< empty for a format without digests
+  std::string corpus_hash;     ///< of the corpus that it was trained on, as hex(); empty if unknown
   std::int64_t window = 0;     ///< longest sequences within which its attention sees all of them; 0: any
   std::string told;            ///< what a user should know of the reading, as one line, or empty
 
@@ -26,6 +27,9 @@ struct GivenWeights {
   std::optional<std::string> companion(const char* name) const;
   Companions companions() const;
 };
+
+/// Path of a model's weights: the path given, or for a deck its run directory, whatever else the deck says.
+std::string place_of_weights(const std::string& model);
 
 /// Opens weights for one process alone, as the function below does, and says nothing. Local.
 GivenWeights open_weights(const std::string& path);

@@ -15,7 +15,9 @@
 #include "app/cli/gpus.hpp"
 #include "app/cli/memory.hpp"
 #include "app/cli/threads.hpp"
+#include "app/training/changes.hpp"
 #include "app/training/disk_room.hpp"
+#include "app/training/evaluated.hpp"
 #include "app/training/given_weights.hpp"
 #include "io/checkpoint/folder.hpp"
 #include "io/checkpoint/storage.hpp"
@@ -161,13 +163,29 @@ void refuse_shared_files(Prepared& run, Problems& problems) {
   }
 }
 
+/// The windows of a corpus of data.files, of `tokens` tokens.
+Windows windows_to_train(const RunConfig& config, std::int64_t tokens, Problems& problems) {
+  const DataConfig& data = config.data;
+  const std::int64_t length = config.model.seq_len;
+  if (data.eval_fraction > 0.0 && data.eval_windows == EvalWindows::drawn)
+    return Windows::apart(tokens, length, data.eval_fraction, data.eval_seed, problems);
+  return Windows::split(tokens, length, data.eval_fraction, problems);
+}
+
+/// The windows of that of data.eval_files.
+Windows windows_held(const RunConfig& config, std::int64_t tokens, Problems& problems) {
+  const std::int64_t length = config.model.seq_len;
+  if (config.data.eval_windows == EvalWindows::tail) return Windows::held(tokens, length, problems);
+  return Windows::held(tokens, length, config.data.eval_seed, problems);
+}
+
 void read_corpus(Prepared& run, Task task, Problems& problems) {
   const RunConfig& config = run.deck.config;
   const DataConfig& data = config.data;
   read_tokenizer(run, problems);
   const auto read = [&](const std::vector<std::string>& patterns, const std::string& name) {
     auto one = corpus_of(run, "data.files", patterns, name, problems, [&](std::int64_t tokens, Problems& found) {
-      return Windows::split(tokens, config.model.seq_len, data.eval_fraction, found);
+      return windows_to_train(config, tokens, found);
     });
     if (one) run.corpora.push_back(std::move(*one));
   };
@@ -178,24 +196,20 @@ void read_corpus(Prepared& run, Task task, Problems& problems) {
   if (data.eval_files.empty()) return;
   attempt(problems, [&] {
     if (task == Task::training) refuse_shared_files(run, problems);
-    run.held = corpus_of(
-        run, "data.eval_files", data.eval_files, "", problems,
-        [&](std::int64_t tokens, Problems& found) { return Windows::held(tokens, config.model.seq_len, found); });
+    run.held =
+        corpus_of(run, "data.eval_files", data.eval_files, "", problems,
+                  [&](std::int64_t tokens, Problems& found) { return windows_held(config, tokens, found); });
   });
 }
 
-/// Limits the evaluation windows to the `most` that training would evaluate.
-void limit_evaluation(Prepared& run, std::int64_t most, Problems& problems) {
-  if (!problems.empty()) return;
-  Windows& windows = run.held ? run.held->windows : run.corpora.front().windows;
+/// Adds a problem if nothing is kept that could be evaluated.
+void require_evaluation(const Prepared& run, Problems& problems) {
+  if (!problems.empty() || run.evaluated().windows.evaluation > 0) return;
   const bool mixed = !run.deck.config.data.mixture.empty();
-  if (windows.evaluation == 0)
-    problems.add(Exit::deck, run.deck.provenance.located({{"data.eval_fraction", "data.kind"},
-                                                          fmt::format("keeps no windows to evaluate on; give {}"
-                                                                      "data.eval_files",
-                                                                      mixed ? "" : "a share above 0, or ")}));
-  run.evaluation_kept = windows.evaluation;
-  windows.evaluation = std::min(windows.evaluation, most);
+  problems.add(Exit::deck, run.deck.provenance.located({{"data.eval_fraction", "data.kind"},
+                                                        fmt::format("keeps no windows to evaluate on; give {}"
+                                                                    "data.eval_files",
+                                                                    mixed ? "" : "a share above 0, or ")}));
 }
 
 /// Share of one corpus in all samples, 0..1.
@@ -239,12 +253,20 @@ void check_file(const char* key, const std::string& path, const char* beginning,
     fs::remove(path, absent);
 }
 
-/// Opens what a run that begins takes its weights from, and compares it with the run, if that has a plan.
+/// Opens what a run that begins takes its weights from, and compares it with the run, if that has a plan. A run that
+/// goes on takes its windows from its newest step, if that can be read.
 void check_given_weights(Prepared& run, Problems& problems) {
   const CheckpointConfig& checkpoint = run.deck.config.checkpoint;
-  bool begins = false;
-  attempt(problems, [&] { begins = step_folders(checkpoint.dir.get()).empty(); });
-  if (!begins || checkpoint.init_from.empty()) return;
+  std::vector<StepFolder> steps;
+  Problems of_folder, unreadable;
+  attempt(of_folder, [&] { steps = step_folders(checkpoint.dir.get()); });
+  problems.add(of_folder);
+  if (!steps.empty() && problems.empty())
+    attempt(unreadable, [&] {
+      std::string line = keep_windows(run, SavedRun(steps.back().path).deck.config);
+      if (!line.empty()) run.told.push_back(std::move(line));
+    });
+  if (!of_folder.empty() || !steps.empty() || checkpoint.init_from.empty()) return;
   Problems found;
   std::optional<GivenWeights> given;
   attempt(found, [&] { given = open_weights(checkpoint.init_from); });
@@ -264,6 +286,12 @@ void check_debug_files(const RunConfig& config, Problems& problems) {
   check_file("debug.profile", config.debug.profile, "{\"displayTimeUnit\"", config.checkpoint.dir.get(), problems);
 }
 
+void cut_again(Prepared& run, Problems& problems) {
+  const RunConfig& config = run.deck.config;
+  for (CutCorpus& one : run.corpora) one.windows = windows_to_train(config, one.corpus.tokens().count(), problems);
+  if (run.held) run.held->windows = windows_held(config, run.held->corpus.tokens().count(), problems);
+}
+
 Deck sound_deck(const std::string& path, const std::vector<Override>& overrides) {
   Problems problems;
   Deck deck = read_deck(path, overrides, problems);
@@ -276,6 +304,7 @@ Prepared examine(const std::string& deck, const std::vector<Override>& overrides
   Prepared run;
   run.deck = sound_deck(deck, overrides);
   const RunConfig& config = run.deck.config;
+  run.most_evaluated = config.eval.batches * config.batch.global;
   Runtime::plan_for(static_cast<int>(config.run.threads.get()));
   Problems problems;
   const std::vector<Finding> refused = refusals(config, ranks);
@@ -301,8 +330,9 @@ Prepared examine(const std::string& deck, const std::vector<Override>& overrides
 Batches Prepared::batches() const {
   std::vector<CutTokens> training;
   for (const CutCorpus& one : corpora) training.push_back({one.corpus.tokens(), one.windows});
-  const CutCorpus& evaluated = held ? *held : corpora.front();
-  return {deck.config, std::move(training), {evaluated.corpus.tokens(), evaluated.windows}, plan->ranks.world};
+  Windows windows = evaluated().windows;
+  windows.evaluation = std::min(windows.evaluation, most_evaluated);
+  return {deck.config, std::move(training), {evaluated().corpus.tokens(), std::move(windows)}, plan->ranks.world};
 }
 
 std::uint64_t Prepared::corpus_hash() const {
@@ -330,27 +360,11 @@ std::vector<std::string> mixture_texts(const DataConfig& data) {
   return texts;
 }
 
-namespace {
-
-/// How much of the evaluation windows an evaluation takes, and what speaks against trusting it; empty without one.
-std::string evaluation_text(const Prepared& run) {
-  const RunConfig& config = run.deck.config;
-  const Windows& windows = (run.held ? *run.held : run.corpora.front()).windows;
-  const std::int64_t taken = std::min(windows.evaluation, config.eval.batches * config.batch.global);
-  std::string text;
-  if (taken > 0)
-    text = fmt::format("; eval: {} of {}, {}", taken, counted(windows.evaluation, "window"),
-                       counted(taken * windows.length, "token"));
-  return run.trained_copy.empty() ? text : text + "; WARNING: " + run.trained_copy;
-}
-
-}  // namespace
-
 std::string corpus_text(const Prepared& run) {
   const RunConfig& config = run.deck.config;
   const CutCorpus& first = run.corpora.front();
   const double samples = static_cast<double>(config.run.steps) * static_cast<double>(config.batch.global);
-  const std::int64_t evaluation = (run.held ? *run.held : first).windows.evaluation;
+  const std::int64_t evaluation = run.evaluated().windows.evaluation;
   const std::string held = fmt::format("{}, {}", counted(run.files(), "file"), counted(run.tokens(), "token"));
   const std::string work =
       fmt::format("{} of {}", counted(config.run.steps, "step"), counted(config.batch.global, "sequence"));
@@ -378,16 +392,15 @@ std::string epochs_text(const Prepared& run, std::int64_t samples) {
   return text;
 }
 
-Prepared prepare(const std::string& deck, const std::vector<Override>& overrides, Task task, const Mpi& mpi,
-                 Control& control) {
-  Prepared run;
-  Problems problems;
-  attempt(problems, [&] { run.deck = read_deck(deck, overrides, problems); });
-  control.agree(problems);
+namespace {
+
+/// Settles what depends on the machine, and adds the problems with it and with the number of ranks. Collective over the
+/// world.
+void fit_to_machine(Prepared& run, Task task, const Mpi& mpi, Control& control, Problems& problems) {
   RunConfig& config = run.deck.config;
   config.run.threads.fill(host_threads(control.max(mpi.local_rank() + 1)));
   Runtime::plan_for(static_cast<int>(config.run.threads.get()));
-  const std::int64_t evaluated = config.eval.batches * config.batch.global;
+  run.most_evaluated = config.eval.batches * config.batch.global;
   if (task == Task::evaluation) {
     config.batch.global = round_up(config.batch.global, mpi.size() * config.batch.micro);
     config.debug.trace.clear();  // for training only, like the two keys below
@@ -399,8 +412,29 @@ Prepared prepare(const std::string& deck, const std::vector<Override>& overrides
   run.gpu = own_gpu(mpi);
   problems.add(problems_with_gpus(mpi, control, config.proof.share_gpu ? Sharing::allowed : Sharing::refused));
   problems.add(problems_with_threads(config.run.threads.get()));
+}
+
+}  // namespace
+
+Prepared prepare(const std::string& deck, const std::vector<Override>& overrides, Task task, const Mpi& mpi,
+                 Control& control) {
+  Prepared run;
+  Problems problems;
+  attempt(problems, [&] { run.deck = read_deck(deck, overrides, problems); });
+  control.agree(problems);
+  fit_to_machine(run, task, mpi, control, problems);
   read_corpus(run, task, problems);
-  if (task == Task::evaluation) limit_evaluation(run, evaluated, problems);
+  if (task == Task::evaluation) require_evaluation(run, problems);
+  control.agree(problems);
+  resolve_plan(run, mpi, control);
+  return run;
+}
+
+Prepared prepare_without_corpus(Deck deck, const Mpi& mpi, Control& control) {
+  Prepared run;
+  Problems problems;
+  run.deck = std::move(deck);
+  fit_to_machine(run, Task::evaluation, mpi, control, problems);
   control.agree(problems);
   resolve_plan(run, mpi, control);
   return run;

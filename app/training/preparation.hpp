@@ -41,18 +41,23 @@ struct Prepared {
   std::int64_t tokens() const;
   /// This rank's batches for training and evaluation.
   Batches batches() const;
+  /// The corpus whose windows are evaluated.
+  const CutCorpus& evaluated() const { return held ? *held : corpora.front(); }
   /// The encoding of prompts and samples as text. Valid as long as this object.
   const TextEncoding& encoding() const;
   int gpu = -1;                      ///< own_gpu()
   std::filesystem::path made_with;   ///< the tokenizer.json beside the token files; empty if there is none
-  std::vector<std::string> told;     ///< of checkpoint.init_from, where the run begins with it: a line each
-  std::int64_t evaluation_kept = 0;  ///< for Task::evaluation: the evaluation windows, of which eval.batches takes some
+  std::vector<std::string> told;     ///< of what the run begins from, a line each
+  std::int64_t most_evaluated = 0;   ///< windows that an evaluation takes at most, on any number of ranks
   std::string trained_copy;          ///< says which evaluation file equals which training file; empty if none does
 };
 
 /// Prepares without a launch (validate, plan). Throws at once all problems with a run on `ranks` ranks that one process
 /// can find; memory is checked for one rank alone on this machine. Writes no files. Local.
 Prepared examine(const std::string& deck, const std::vector<Override>& overrides, int ranks);
+
+/// Cuts the corpora anew, by what the deck says now. Adds problems like prepare(). Local.
+void cut_again(Prepared& run, Problems& problems);
 
 /// Texts of data.mixture: for each corpus its share in percent, then its pattern.
 std::vector<std::string> mixture_texts(const DataConfig& data);
@@ -74,5 +79,8 @@ enum class Task { training, evaluation };
 /// be found. Collective over the world.
 Prepared prepare(const std::string& deck, const std::vector<Override>& overrides, Task task, const Mpi& mpi,
                  Control& control);
+
+/// The same for an evaluation of what is no corpus of the deck: reads none. Collective over the world.
+Prepared prepare_without_corpus(Deck deck, const Mpi& mpi, Control& control);
 
 }  // namespace tessera

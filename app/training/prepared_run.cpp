@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include "app/training/disk_room.hpp"
+#include "app/training/evaluated.hpp"
+#include "app/training/known_tokenizer.hpp"
 #include "app/training/saving.hpp"
 #include "io/checkpoint/branch.hpp"
 #include "io/checkpoint/folder.hpp"
@@ -38,6 +40,27 @@ GivenWeights starting_weights(const Deck& deck, Control& control, const hdf5::Pa
   }
 }
 
+/// Compares the run's tokenizer with the one that a checkpoint was saved with, if both are known. Another one is a
+/// problem unless --allow-change names data.tokenizer, and then a change.
+void compare_tokenizers(const PreparedRun& run, const RunRequest& request, const std::filesystem::path& checkpoint,
+                        Changes& changes, Problems& problems) {
+  const KnownTokenizer theirs{(checkpoint / tokenizer_file).string(), companion_in(checkpoint, tokenizer_file)};
+  const KnownTokenizer ours = tokenizer_of(run);
+  if (!theirs.json || !ours.json) return;
+  std::vector<std::string> told;
+  const std::string other = other_tokens(theirs, ours, told);
+  for (const std::string& line : told) changes.text += line + "\n";
+  if (other.empty()) return;
+  constexpr const char* key = "data.tokenizer";
+  if (!request.changes.contains(key))
+    return problems.add(Exit::file, run.deck.provenance.located(
+                                        {{key}, fmt::format("is another tokenizer than {}, with which the weights were "
+                                                            "trained: {}: {}",
+                                                            theirs.name, other,
+                                                            keep_it_text(key, Restart::on_request))}));
+  changes.keys.push_back({key, theirs.name, run.deck.config.data.tokenizer, Restart::on_request});
+}
+
 }  // namespace
 
 Changes changes_against(const PreparedRun& run, const RunRequest& request, const std::filesystem::path& checkpoint,
@@ -47,8 +70,9 @@ Changes changes_against(const PreparedRun& run, const RunRequest& request, const
     const SavedRun saved(checkpoint);
     problems.add(problems_with_resuming(saved, run.deck, run.corpus_hash(), request.changes));
     changes.keys = changes_since(saved, run.deck, run.corpus_hash());
-    changes.text = changes_text(saved, run.deck.config, changes.keys,
-                                epochs_text(run, saved.manifest.counters.next_sample));
+    compare_tokenizers(run, request, checkpoint, changes, problems);
+    changes.text += changes_text(saved, run.deck.config, changes.keys,
+                                 epochs_text(run, saved.manifest.counters.next_sample));
   });
   return changes;
 }
@@ -64,7 +88,13 @@ PreparedRun prepare(const RunRequest& request, const Mpi& mpi, Control& control)
     run.parallel = std::make_unique<hdf5::Parallel>(control, config.checkpoint.mpio_hints);
   Problems problems;
   run.beginnings = beginnings(request.resume, config.checkpoint.dir.get(), control);
-  if (!run.beginnings.empty()) run.changes = changes_against(run, request, run.beginnings.front(), problems);
+  if (!run.beginnings.empty()) {
+    attempt(problems, [&] {
+      if (std::string line = keep_windows(run, SavedRun(run.beginnings.front()).deck.config); !line.empty())
+        run.told.push_back(std::move(line));
+    });
+    run.changes = changes_against(run, request, run.beginnings.front(), problems);
+  }
   if (run.beginnings.empty() && !config.checkpoint.init_from.empty()) {
     run.given = starting_weights(run.deck, control, run.parallel.get());
     GivenStart start = start_from(*run.given, run);

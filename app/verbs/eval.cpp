@@ -6,40 +6,47 @@
 #include <fmt/format.h>
 
 #include "app/cli/ranks.hpp"
+#include "app/training/evaluated.hpp"
 #include "app/training/given_weights.hpp"
+#include "app/training/known_tokenizer.hpp"
 #include "app/training/library_plans.hpp"
+#include "app/training/measured_text.hpp"
 #include "app/training/preparation.hpp"
 #include "app/training/training.hpp"
 #include "app/verbs/verbs.hpp"
 #include "core/comm/make_on_all.hpp"
 #include "io/metrics/console.hpp"
+#include "kernels/base/attempt.hpp"
+#include "kernels/base/index.hpp"
 #include "kernels/base/runtime.hpp"
+#include "kernels/digest/digest.hpp"
 
 namespace tessera {
 namespace {
 
 /// An evaluation, for its reader.
 struct Answer {
-  float loss = 0;  ///< nats a token
+  std::string extent;  ///< what was evaluated, as text
   std::int64_t windows = 0, kept = 0, tokens = 0;
+  std::int64_t bytes = 0;                 ///< that the tokens stand for; 0: unknown
   std::string_view recipe, saved_recipe;  ///< of this evaluation; of the run that saved the weights, empty if unknown
-  bool bytes = false;                     ///< whether tokens are bytes
 };
 
-void print(const EvalOptions& options, const StateCounters& counters, const Answer& answer) {
-  const double perplexity = std::exp(double{answer.loss}), bits = double{answer.loss} / std::numbers::ln2;
-  if (options.format == Format::json)
+void print(Format format, const StateCounters& counters, float loss, const Answer& answer) {
+  const double perplexity = std::exp(double{loss}), nats = double{loss} * static_cast<double>(answer.tokens);
+  const double bits = nats / std::numbers::ln2 / static_cast<double>(std::max<std::int64_t>(1, answer.bytes));
+  const bool known = answer.bytes > 0;
+  if (format == Format::json)
     return fmt::print(
         "{{\"step\":{},\"eval_loss\":{},\"tokens\":{},\"perplexity\":{:.6g}{},\"eval_windows\":{},"
         "\"eval_windows_kept\":{},\"eval_tokens\":{},\"recipe\":\"{}\"{}}}\n",
-        counters.step, answer.loss, counters.tokens, perplexity,
-        answer.bytes ? fmt::format(",\"bits_a_byte\":{:.6g}", bits) : "", answer.windows, answer.kept, answer.tokens,
-        answer.recipe,
+        counters.step, loss, counters.tokens, perplexity,
+        known ? fmt::format(",\"bits_a_byte\":{:.6g},\"eval_bytes\":{}", bits, answer.bytes) : "", answer.windows,
+        answer.kept, answer.tokens, answer.recipe,
         answer.saved_recipe.empty() ? "" : fmt::format(",\"checkpoint_recipe\":\"{}\"", answer.saved_recipe));
   const bool other = !answer.saved_recipe.empty() && answer.saved_recipe != answer.recipe;
-  fmt::print("step {} | eval_loss {} | perplexity {:.6g}{} | {} of {}, {} | recipe {}{} | {} tokens trained on\n",
-             counters.step, answer.loss, perplexity, answer.bytes ? fmt::format(" | {:.6g} bits a byte", bits) : "",
-             answer.windows, counted(answer.kept, "window"), counted(answer.tokens, "token"), answer.recipe,
+  fmt::print("step {} | eval_loss {} | perplexity {:.6g}{} | {} | recipe {}{} | {} tokens trained on\n", counters.step,
+             loss, perplexity, known ? fmt::format(" | {:.6g} bits a byte", bits) : "", answer.extent, answer.recipe,
              other ? fmt::format(" (the checkpoint's is {})", answer.saved_recipe) : "", counters.tokens);
 }
 
@@ -49,46 +56,122 @@ std::vector<std::filesystem::path> saved(const GivenWeights& given) {
   return {given.path};
 }
 
-int eval(const EvalOptions& options, Mpi& mpi, Control& control) {
-  Problems problems;
-  if (const std::string mistake = mpi.launch_mistake(); !mistake.empty()) problems.add(Exit::environment, mistake);
-  control.agree(problems);
-  const Prepared run = prepare(options.deck, options.overrides, Task::evaluation, mpi, control);
+std::string_view saved_recipe(const GivenWeights& given) {
+  return saved(given).empty() ? "" : name_of(given.config.precision.recipe);
+}
+
+/// Loads the weights, evaluates `batches` and prints the answer. Collective over the world.
+int evaluate(const EvalOptions& options, const Prepared& run, const GivenWeights& given, Batches batches,
+             const Answer& answer, Mpi& mpi, Control& control) {
   const RunConfig& config = run.deck.config;
-  const std::chrono::seconds patience(config.comm.timeout_s);
-  control.wait_at_most(patience);
-  const GivenWeights given = open_weights(options.checkpoint, control);
-  control.agree(problems_with_weights(given, *run.plan, {}));
   const Runtime runtime(static_cast<int>(config.run.threads.get()), run.gpu);
   Device device;
   use_library_plans(device, *run.plan, saved(given), control);
-  Mesh mesh = mpi.mesh(device, run.plan->ranks, patience, {.copy_engines = config.proof.copy_engines});
+  Mesh mesh = mpi.mesh(device, run.plan->ranks, std::chrono::seconds(config.comm.timeout_s),
+                       {.copy_engines = config.proof.copy_engines});
   std::vector<Record> no_records;
-  const auto training = make_on_all<Training>(control, device, *run.plan, run.batches(), mesh, control, no_records);
+  const auto training =
+      make_on_all<Training>(control, device, *run.plan, std::move(batches), mesh, control, no_records);
   return or_end_all_ranks(mpi, [&] {
     training->initialise([&](StateDict& weights) { load_weights(*given.source, weights, device, control); });
     const auto loss = static_cast<float>(training->evaluate());  // the same on all ranks
     if (!std::isfinite(loss))
-      throw Error(Exit::numerical, fmt::format("{}: the loss of these weights is {}", options.checkpoint,
+      throw Error(Exit::numerical, fmt::format("{}: the loss of these weights is {}", given.path.string(),
                                                     std::isnan(loss) ? "no number" : "infinite"));
-    const Windows& windows = (run.held ? *run.held : run.corpora.front()).windows;
-    if (mpi.rank() == 0)
-      print(options, given.counters,
-            {.loss = loss,
-             .windows = windows.evaluation,
-             .kept = run.evaluation_kept,
-             .tokens = windows.evaluation * windows.length,
-             .recipe = name_of(config.precision.recipe),
-             .saved_recipe = saved(given).empty() ? "" : name_of(given.config.precision.recipe),
-             .bytes = config.data.kind == DataKind::text});
+    if (mpi.rank() == 0) print(options.format, given.counters, loss, answer);
     return 0;
   });
+}
+
+/// Problems with evaluating the weights by the deck; adds what else there is to tell, a line each.
+Problems problems_with_evaluating(Prepared& run, const GivenWeights& given, std::vector<std::string>& told) {
+  Problems problems = problems_with_weights(given, *run.plan, {});
+  attempt(problems, [&] {
+    const KnownTokenizer theirs = tokenizer_of(given), ours = tokenizer_of(run);
+    const std::string other = other_tokens(theirs, ours, told);
+    const std::string text = fmt::format("{}: these weights were trained with another tokenizer than {}: {}",
+                                         theirs.name, ours.name, other);
+    if (!other.empty() && run.deck.config.checkpoint.init_other_tokenizer) told.push_back(text + " (allowed)");
+    else if (!other.empty())
+      problems.add(Exit::file, text + ". Evaluate with theirs, or say checkpoint.init_other_tokenizer: true, and their "
+                                      "rows stand for other tokens");
+    if (given.corpus_hash == hex(run.corpus_hash())) told.push_back(keep_windows(run, given.config));
+    told.push_back(overlap_text(given, run));
+    told.push_back(doubt_text(evaluated_by(run)));
+  });
+  return problems;
+}
+
+/// Evaluates the windows of a deck.
+int eval_deck(const EvalOptions& options, Mpi& mpi, Control& control) {
+  Prepared run = prepare(options.deck, options.overrides, Task::evaluation, mpi, control);
+  const RunConfig& config = run.deck.config;
+  control.wait_at_most(std::chrono::seconds(config.comm.timeout_s));
+  const GivenWeights given = open_weights(options.checkpoint, control);
+  std::vector<std::string> told;
+  control.agree(problems_with_evaluating(run, given, told));
+  for (const std::string& line : told)
+    if (mpi.rank() == 0 && !line.empty()) fmt::print(stderr, "{}\n", line);
+  const Evaluated taken = evaluated_by(run);
+  return evaluate(options, run, given, run.batches(),
+                  {.extent = extent_text(taken),
+                   .windows = taken.windows,
+                   .kept = taken.kept,
+                   .tokens = taken.tokens,
+                   .bytes = config.data.kind == DataKind::text ? taken.tokens : 0,
+                   .recipe = name_of(config.precision.recipe),
+                   .saved_recipe = saved_recipe(given)},
+                  mpi, control);
+}
+
+/// Evaluates every token of a text but the first.
+int eval_text(const EvalOptions& options, Mpi& mpi, Control& control) {
+  Problems problems;
+  std::string place;
+  attempt(problems, [&] { place = place_of_weights(options.deck); });
+  control.agree(problems);
+  const GivenWeights given = open_weights(place, control);
+  Deck deck;
+  std::unique_ptr<TextEncoding> encoding;
+  attempt(problems, [&] { deck = deck_to_measure(given, options.overrides); });
+  attempt(problems, [&] {
+    if (!(encoding = encoding_of(given)))
+      throw Error(Exit::file, fmt::format("{}: holds no {}, so no text can be encoded: put the model's there",
+                                          given.path.string(), tokenizer_file));
+  });
+  control.agree(problems);
+  control.wait_at_most(std::chrono::seconds(deck.config.comm.timeout_s));
+  const std::string text = text_to_measure(options.text, control);
+  MeasuredText measures;
+  attempt(problems, [&] { measures = measured(options.text, text, *encoding, deck.config.model.seq_len); });
+  control.agree(problems);
+  Prepared run = prepare_without_corpus(std::move(deck), mpi, control);
+  control.agree(problems_with_weights(given, *run.plan, {}));
+  RunConfig& config = run.deck.config;
+  const std::int64_t windows = measures.windows.evaluation, tokens = measures.windows.evaluation_targets(windows);
+  config.eval.batches = ceil_div(windows, config.batch.global);
+  return evaluate(options, run, given,
+                  {config, std::vector<CutTokens>(), {measures.tokens, measures.windows}, run.plan->ranks.world},
+                  {.extent = fmt::format("{}, {} of {}, {}", counted(windows, "window"), tokens,
+                                         counted(tokens + 1, "token"), counted(measures.bytes, "byte")),
+                   .windows = windows,
+                   .kept = windows,
+                   .tokens = tokens,
+                   .bytes = measures.bytes,
+                   .recipe = name_of(config.precision.recipe),
+                   .saved_recipe = saved_recipe(given)},
+                  mpi, control);
 }
 
 }  // namespace
 
 int run_eval(const EvalOptions& options) {
-  return on_all_ranks([&](Mpi& mpi, Control& control) { return eval(options, mpi, control); });
+  return on_all_ranks([&](Mpi& mpi, Control& control) {
+    Problems problems;
+    if (const std::string mistake = mpi.launch_mistake(); !mistake.empty()) problems.add(Exit::environment, mistake);
+    control.agree(problems);
+    return options.text.empty() ? eval_deck(options, mpi, control) : eval_text(options, mpi, control);
+  });
 }
 
 }  // namespace tessera

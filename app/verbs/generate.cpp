@@ -12,6 +12,7 @@
 #include "app/cli/ranks.hpp"
 #include "app/cli/threads.hpp"
 #include "app/training/given_weights.hpp"
+#include "app/training/known_tokenizer.hpp"
 #include "app/training/preparation.hpp"
 #include "app/verbs/verbs.hpp"
 #include "core/comm/make_on_all.hpp"
@@ -31,32 +32,8 @@ using Json = nlohmann::ordered_json;
 
 constexpr std::int64_t usual_tokens = 128;
 
-/// Path of a model's weights; for a deck, its run directory. With a prompt of ids the deck is read without its
-/// tokenizer, from which its vocabulary might come.
-std::string place_of_weights(const GenerateOptions& options) {
-  if (entry_at(options.model) != Entry::file) return options.model;
-  std::vector<Override> settings;
-  if (!options.prompt_ids.empty())
-    settings = {{"data.tokenizer", ""}, {"sample.tokens", "0"}, {"model.vocab", "256"}};
-  return sound_deck(options.model, settings).config.checkpoint.dir.get();
-}
-
-/// The encoding of the model's text; null if unknown.
-std::unique_ptr<TextEncoding> encoding_of(const GivenWeights& given) {
-  if (const fs::path path = given.path / tokenizer_file; entry_at(path) != Entry::none) {
-    if (entry_at(path) != Entry::file) throw Error(Exit::file, path.string() + ": is no file");
-    auto tokenizer = std::make_unique<Tokenizer>(path);
-    if (const std::int64_t vocab = given.config.model.vocab; tokenizer->vocabulary() > vocab)
-      throw Error(Exit::file, fmt::format("{}: has {} tokens, and the model a vocabulary of {}: is it another model's?",
-                                          path.string(), tokenizer->vocabulary(), vocab));
-    return tokenizer;
-  }
-  if (given.config.data.kind == DataKind::text) return std::make_unique<ByteEncoding>();
-  return nullptr;
-}
-
-/// The same where the prompt is ids: then a tokenizer that cannot be read only leaves the answer without text, which
-/// `missing` explains.
+/// encoding_of() where the prompt is ids: then a tokenizer that cannot be read only leaves the answer without text,
+/// which `missing` explains.
 std::unique_ptr<TextEncoding> encoding_if_readable(const GivenWeights& given, std::string& missing) try {
   return encoding_of(given);
 } catch (const std::exception& error) {  // also those of a file of an unexpected shape
@@ -189,7 +166,7 @@ int generate(const GenerateOptions& options, Mpi& mpi, Control& control) {
   Problems problems;
   std::string place;
   if (const std::string mistake = mpi.launch_mistake(); !mistake.empty()) problems.add(Exit::environment, mistake);
-  attempt(problems, [&] { place = place_of_weights(options); });
+  attempt(problems, [&] { place = place_of_weights(options.model); });
   control.agree(problems);
   GivenWeights given = open_weights(place, control);
   const std::chrono::seconds patience(given.config.comm.timeout_s);

@@ -19,9 +19,10 @@ struct TrainOptions : RunRequest {
   std::string time_limit;     ///< "HH:MM:SS", or empty
 };
 struct EvalOptions {
-  std::string deck;
+  std::string deck;        ///< with `text`: a checkpoint, run directory, Hugging Face folder, or a run's deck
   std::vector<Override> overrides;
-  std::string checkpoint;
+  std::string checkpoint;  ///< of `deck`; empty with `text`
+  std::string text;        ///< a file of text, "-": standard input; empty: the deck's evaluation windows
   Format format = Format::text;
 };
 struct AuditOptions {
@@ -104,7 +105,7 @@ struct QuantizeOptions {
 /// The verbs. Each returns an exit code, or throws Error with one. train, eval, audit and generate initialise MPI and
 /// are collective over the world; the others are Local.
 int run_train(const TrainOptions& options);
-/// Prints the evaluation loss of a checkpoint, with the bits that its run would have computed.
+/// Prints the evaluation loss of a checkpoint, with the bits that its run would have computed, or the loss of a text.
 int run_eval(const EvalOptions& options);
 /// Makes the steps between two checkpoints of a run again, on any ranks, and compares; returns 1 if bits differ.
 int run_audit(const AuditOptions& options);

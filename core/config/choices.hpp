@@ -14,6 +14,7 @@ enum class CheckpointIo { mpio, direct };
 enum class RecomputeMode { none, selective, full };
 enum class RecomputeModule { attention, mlp, norm, moe };
 enum class DataKind { text, tokens };
+enum class EvalWindows { drawn, tail };
 enum class Compute { bf16, fp32 };
 enum class RecipeName { bf16, fp8_block, mxfp8, mxfp8_2d, nvfp4 };
 enum class PrimaryWeights { bf16, quantized };
@@ -70,6 +71,9 @@ template <> struct Names<RecomputeModule> {
 };
 template <> struct Names<DataKind> {
   static constexpr Name<DataKind> table[] = {{DataKind::text, "text"}, {DataKind::tokens, "tokens"}};
+};
+template <> struct Names<EvalWindows> {
+  static constexpr Name<EvalWindows> table[] = {{EvalWindows::drawn, "drawn"}, {EvalWindows::tail, "tail"}};
 };
 template <> struct Names<Compute> {
   static constexpr Name<Compute> table[] = {{Compute::bf16, "bf16"}, {Compute::fp32, "fp32"}};

@@ -161,6 +161,8 @@ struct DataConfig {
   std::vector<std::string> eval_files;
   std::string tokenizer;  ///< absolute once a deck is read
   std::vector<double> mixture;
+  EvalWindows eval_windows = EvalWindows::drawn;
+  std::uint64_t eval_seed = 1234;
 
   template <class Self, class V> static void visit(Self& self, V& v) {
     using enum Restart;
@@ -180,7 +182,12 @@ struct DataConfig {
           "tokenizer.json of token files, relative to the deck's folder: for prompts, samples and the vocabulary");
     v.derived("eval_fraction", self.eval_fraction, from_below(0, 1), on_request,
               "0.05 for text, 0 for token files, with eval_files or a mixture",
-              "Share of the windows, at the end, kept for evaluation");
+              "Share of the windows that training never sees, kept for evaluation");
+    v.key("eval_windows", self.eval_windows, OneOf(), on_request,
+          "Which windows are evaluated. drawn: from all files, by eval_seed; tail: the last ones in the order of the "
+          "files' names, or of eval_files the first");
+    v.key("eval_seed", self.eval_seed, at_least(0), on_request,
+          "Seed of drawn evaluation windows, whatever run.seed is: runs that differ in their seed compare");
     v.key("shuffle", self.shuffle, OneOf(), on_request,
           "Visit the windows of each epoch in an order drawn from the seed");
   }

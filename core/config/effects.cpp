@@ -21,6 +21,7 @@ struct Effect {
 bool rotary(const RunConfig& c) { return c.model.position == Position::rotary; }
 bool quantizes(const RunConfig& c) { return c.precision.recipe != RecipeName::bf16; }
 bool begins_with_weights(const RunConfig& c) { return !c.checkpoint.init_from.empty(); }
+bool evaluates(const RunConfig& c) { return c.data.eval_fraction > 0.0 || !c.data.eval_files.empty(); }
 bool saves_on_the_way(const RunConfig& c) { return c.checkpoint.every_steps > 0; }
 bool leaves_root_out(const std::vector<std::string>& patterns) {
   return std::ranges::all_of(patterns, [](const std::string& p) { return std::filesystem::path(p).is_absolute(); });
@@ -39,6 +40,10 @@ constexpr Effect effects[] = {
      [](const RunConfig& c) { return c.recompute.mode == RecomputeMode::selective; }},
     {"data.root", "data.files", "on patterns that are no absolute paths",
      [](const RunConfig& c) { return !leaves_root_out(c.data.files) || !leaves_root_out(c.data.eval_files); }},
+    {"data.eval_windows", "data.eval_fraction", "with eval_fraction above 0, or eval_files", evaluates},
+    {"data.eval_seed", "data.eval_fraction", "with eval_fraction above 0, or eval_files", evaluates},
+    {"data.eval_seed", "data.eval_windows", "with eval_windows drawn",
+     [](const RunConfig& c) { return !evaluates(c) || c.data.eval_windows == EvalWindows::drawn; }},
     {"precision.quantize_head", "precision.recipe", "with a recipe other than bf16", quantizes},
     {"precision.bf16_first", "precision.recipe", "with a recipe other than bf16", quantizes},
     {"precision.bf16_last", "precision.recipe", "with a recipe other than bf16", quantizes},

@@ -15,11 +15,11 @@ struct Kept {
   Restart restart;
 };
 
-/// Keys that may change, and change what is computed: in a resumed run they are told of.
+/// Keys that may change, and change what is computed or evaluated: in a resumed run they are told of.
 bool is_told(const std::string& key) {
   constexpr std::string_view told[] = {"optimizer.",           "precision.recipe",        "precision.quantize_head",
                                        "precision.bf16_first", "precision.bf16_last",     "model.moe.balance_coef",
-                                       "model.moe.z_coef"};
+                                       "model.moe.z_coef",      "data.eval_files",         "eval.batches"};
   return std::ranges::any_of(told, [&](std::string_view one) { return key.starts_with(one); });
 }
 

@@ -23,6 +23,11 @@ std::span<const Retired> retired() {
   return entries;
 }
 
+std::span<const BuiltIn> built_in() {
+  static constexpr BuiltIn entries[] = {{"data.eval_windows", "tail"}};
+  return entries;
+}
+
 const Retired* find_retired(std::string_view key, std::string_view value) {
   const auto found = std::ranges::find_if(
       retired(), [&](const Retired& one) { return one.key == key && (one.value.empty() || one.value == value); });

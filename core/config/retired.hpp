@@ -20,6 +20,15 @@ std::span<const Retired> retired();
 /// The entry of a key with that value, or null.
 const Retired* find_retired(std::string_view key, std::string_view value);
 
+/// A key that programs did not have once, with the value that they had built in, where that is not its default today.
+/// Stored decks that lack the key are read with it.
+struct BuiltIn {
+  std::string_view key, value;
+};
+
+/// The only list of them.
+std::span<const BuiltIn> built_in();
+
 /// What a deck that gives it is told: "is proof.wire now, with the same values".
 std::string refusal_of(const Retired& entry);
 

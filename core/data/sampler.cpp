@@ -53,7 +53,11 @@ SampleRange BatchPlan::micro_batch(std::int64_t round, std::int64_t rank) const 
 }
 
 EvaluationPlan::EvaluationPlan(const Windows& windows, std::int64_t most, std::int64_t micro, std::int64_t ranks)
-    : first_(windows.train), count_(std::min(most, windows.evaluation)), micro_(micro), ranks_(ranks) {
+    : first_(windows.train),
+      count_(std::min(most, windows.evaluation)),
+      tokens_(windows.evaluation_targets(count_)),
+      micro_(micro),
+      ranks_(ranks) {
   require(most >= 0 && micro > 0 && ranks > 0, "EvaluationPlan", "takes micro-batches of at least one window");
 }
 

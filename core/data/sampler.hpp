@@ -69,12 +69,13 @@ class EvaluationPlan {
   EvaluationPlan(const Windows& windows, std::int64_t most, std::int64_t micro, std::int64_t ranks);
 
   std::int64_t windows() const { return count_; }
+  std::int64_t tokens() const { return tokens_; }  ///< the targets of all of them
   std::int64_t passes() const;
   /// Windows of the corpus that the rank evaluates in a pass; count 0 if it has no piece there.
   SampleRange piece(std::int64_t pass, std::int64_t rank) const;
 
  private:
-  std::int64_t first_, count_, micro_, ranks_;
+  std::int64_t first_, count_, tokens_, micro_, ranks_;
 };
 
 }  // namespace tessera

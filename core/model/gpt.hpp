@@ -30,7 +30,7 @@ class Gpt {
   /// the auxiliary losses; *pass.sums += the unscaled sums. `batch` has no padding (else Error{internal}).
   void gradient(const Pass& pass, const MicroBatch& batch) const;
 
-  /// pass.sums->loss += the sum of cross-entropies of all sequences but the padding, with the bits that gradient()
+  /// pass.sums->loss += the sum of cross-entropies of all tokens but the padding, with the bits that gradient()
   /// would add. Writes nothing else. The padding's contents change no bit.
   void evaluate(const Pass& pass, const MicroBatch& batch) const;
 

@@ -16,7 +16,7 @@ namespace tessera {
 struct HostSequences {
   std::vector<std::int32_t> ids, targets;
   std::int64_t sequences = 0;
-  std::int64_t padding = 0;  ///< the last sequences that are computed but count in no sum
+  std::int64_t padding = 0;  ///< the last tokens that are computed but count in no sum
   std::uint64_t step = 0;    ///< the optimizer step that they belong to, from 1; 0: none
 };
 

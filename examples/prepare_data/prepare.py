@@ -410,8 +410,15 @@ def begin(out, plan):
     return True
 
 
+def require_a_name_for_decks(out):
+    """A deck names the folder in one line of UTF-8 text."""
+    if any(ord(c) < 0x20 or ord(c) == 0x7f or 0xd800 <= ord(c) < 0xe000 for c in str(out)):
+        raise Refused(f"{ascii(str(out))}: no deck can name a folder of control characters, or of bytes that are no UTF-8: choose another OUT")
+
+
 def run(arguments):
     out = arguments.out
+    require_a_name_for_decks(out.resolve())
     held = list(sources(arguments.val))
     held_out = {path.resolve() for path in held}
     training = [path for path in sources(arguments.source) if path.resolve() not in held_out]

@@ -41,22 +41,30 @@ std::uint32_t largest_of(std::span<const std::int32_t> ids) {
 
 Corpus Corpus::text(std::vector<fs::path> paths) {
   std::vector<std::uint8_t> text;
+  std::vector<std::int64_t> ends;
   for (const fs::path& path : paths) {
     const MappedFile file(path);
     const auto* first = reinterpret_cast<const std::uint8_t*>(file.bytes().data());
     text.insert(text.end(), first, first + file.bytes().size());
+    ends.push_back(std::ssize(text));
   }
-  return Corpus(std::move(paths), std::move(text), {});
+  return Corpus(std::move(paths), std::move(ends), std::move(text), {});
 }
 
 Corpus Corpus::token_files(std::vector<fs::path> paths) {
   std::vector<TokenFile> mapped;
-  for (const fs::path& path : paths) mapped.emplace_back(path);
-  return Corpus(std::move(paths), {}, std::move(mapped));
+  std::vector<std::int64_t> ends;
+  std::int64_t end = 0;
+  for (const fs::path& path : paths) {
+    const TokenSpan tokens = mapped.emplace_back(path).tokens();
+    ends.push_back(end += std::visit([](auto ids) { return std::ssize(ids); }, tokens));
+  }
+  return Corpus(std::move(paths), std::move(ends), {}, std::move(mapped));
 }
 
-Corpus::Corpus(std::vector<fs::path> paths, std::vector<std::uint8_t> text, std::vector<TokenFile> mapped)
-    : paths_(std::move(paths)), text_(std::move(text)), mapped_(std::move(mapped)) {
+Corpus::Corpus(std::vector<fs::path> paths, std::vector<std::int64_t> ends, std::vector<std::uint8_t> text,
+               std::vector<TokenFile> mapped)
+    : paths_(std::move(paths)), ends_(std::move(ends)), text_(std::move(text)), mapped_(std::move(mapped)) {
   stream_.append(std::span<const std::uint8_t>(text_));
   for (const TokenFile& file : mapped_) stream_.append(file.tokens());
   require(!paths_.empty(), "Corpus", "a corpus has files");

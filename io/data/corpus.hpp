@@ -25,6 +25,8 @@ class Corpus {
 
   const TokenStream& tokens() const { return stream_; }
   std::int64_t files() const { return static_cast<std::int64_t>(paths_.size()); }
+  /// Where each file ends, in tokens from the start of the whole.
+  const std::vector<std::int64_t>& ends() const { return ends_; }
   /// Hash of the tokens, independent of how files and types hold them: sum_i mix64(token_i xor (i + 1) phi), mixed with
   /// the count.
   std::uint64_t hash() const { return hash_; }
@@ -33,9 +35,11 @@ class Corpus {
   void check_vocabulary(std::int64_t vocabulary, Problems& problems) const;
 
  private:
-  Corpus(std::vector<std::filesystem::path> paths, std::vector<std::uint8_t> text, std::vector<TokenFile> mapped);
+  Corpus(std::vector<std::filesystem::path> paths, std::vector<std::int64_t> ends, std::vector<std::uint8_t> text,
+         std::vector<TokenFile> mapped);
 
   std::vector<std::filesystem::path> paths_;
+  std::vector<std::int64_t> ends_;
   std::vector<std::uint8_t> text_;
   std::vector<TokenFile> mapped_;
   TokenStream stream_;

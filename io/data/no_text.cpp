@@ -117,27 +117,38 @@ std::size_t broken(std::string_view text) {
   return count;
 }
 
-}  // namespace
+/// What a file is instead of text, and what to do about it. Empty for text.
+struct NoText {
+  std::string what, remedy;
+};
 
-std::string why_no_text(const fs::path& path, std::span<const std::byte> bytes) {
+NoText no_text(const fs::path& path, std::span<const std::byte> bytes) {
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-  const auto refused = [](std::string_view what, std::string_view remedy) {
-    return fmt::format("{}, and data.kind text takes UTF-8 text: {}", what, remedy);
-  };
-  if (text.empty()) return "";
-  if (is_megatron(path)) return refused("is a token file of Megatron, with its .idx beside it", tokens);
+  if (text.empty()) return {};
+  if (is_megatron(path)) return {"is a token file of Megatron, with its .idx beside it", tokens};
   const std::size_t bad = broken(text), nul = text.find('\0');
   const bool sound = nul == text.npos && bad * 100 <= text.size();
   for (const Mark& mark : marks)
-    if ((!sound || certain(mark)) && has(text, mark.offset, mark.bytes)) return refused(mark.what, mark.remedy);
-  if (is_safetensors(text)) return refused("is a safetensors file", leave_out);
+    if ((!sound || certain(mark)) && has(text, mark.offset, mark.bytes)) return {mark.what, mark.remedy};
+  if (is_safetensors(text)) return {"is a safetensors file", leave_out};
   if (const char* encoding = wide_encoding(text))
-    return refused(fmt::format("is text in {}", encoding), fmt::format(fmt::runtime(utf8), encoding));
-  if (nul != text.npos) return refused(fmt::format("is binary (a NUL at byte {})", nul), leave_out);
-  if (sound) return "";
-  return refused(
-      fmt::format("has {} bytes of {} that are not UTF-8", bad, text.size()),
-      fmt::format(fmt::runtime(utf8), "WINDOWS-1252") + " if a spreadsheet or an editor wrote it, else " + leave_out);
+    return {fmt::format("is text in {}", encoding), fmt::format(fmt::runtime(utf8), encoding)};
+  if (nul != text.npos) return {fmt::format("is binary (a NUL at byte {})", nul), leave_out};
+  if (sound) return {};
+  return {fmt::format("has {} bytes of {} that are not UTF-8", bad, text.size()),
+          fmt::format(fmt::runtime(utf8), "WINDOWS-1252") + " if a spreadsheet or an editor wrote it, else " +
+              leave_out};
+}
+
+}  // namespace
+
+std::string why_no_text(const fs::path& path, std::span<const std::byte> bytes) {
+  const auto [what, remedy] = no_text(path, bytes);
+  return what.empty() ? "" : fmt::format("{}, and data.kind text takes UTF-8 text: {}", what, remedy);
+}
+
+std::string what_instead_of_text(const fs::path& path, std::span<const std::byte> bytes) {
+  return no_text(path, bytes).what;
 }
 
 }  // namespace tessera

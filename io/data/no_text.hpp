@@ -11,4 +11,7 @@ namespace tessera {
 /// for UTF-8 text, with a byte order mark or without. Looks beside the file for the index of Megatron. Local.
 std::string why_no_text(const std::filesystem::path& path, std::span<const std::byte> bytes);
 
+/// What such a file is: the same without the remedy. Empty for UTF-8 text. Local.
+std::string what_instead_of_text(const std::filesystem::path& path, std::span<const std::byte> bytes);
+
 }  // namespace tessera

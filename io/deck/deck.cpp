@@ -179,14 +179,19 @@ std::string read_deck_text(const std::string& path, Problems& problems) {
 
 namespace {
 
-/// Gives the keys and values of a stored deck that are retired the names of today, or drops them.
-void renew(Node& root) {
+/// The section that holds a key, where the deck has it; else null.
+Node* find_section(Node& root, std::string_view key) {
+  Node* section = &root;
+  for (std::size_t dot; section && (dot = key.find('.')) != std::string_view::npos; key.remove_prefix(dot + 1))
+    section = section->find(key.substr(0, dot));
+  return section;
+}
+
+/// Gives the keys and values of a stored deck that are retired the names of today, or drops them, and writes down what
+/// was built in when it was stored.
+void renew(Node& root, Complaints& complaints) {
   for (const Retired& old : retired()) {
-    Node* section = &root;
-    for (std::string_view rest = old.key; section; rest.remove_prefix(rest.find('.') + 1)) {
-      if (rest.find('.') == std::string_view::npos) break;
-      section = section->find(rest.substr(0, rest.find('.')));
-    }
+    Node* const section = find_section(root, old.key);
     if (!section) continue;
     const auto found = std::ranges::find(section->entries, name_in_section(old.key), &Node::Entry::name);
     if (found == section->entries.end()) continue;
@@ -198,6 +203,9 @@ void renew(Node& root) {
     section->entries.erase(found);
     if (!old.now.empty()) put(root, old.now, std::move(value));
   }
+  for (const auto& [key, value] : built_in())
+    if (Node* const section = find_section(root, key); section && !section->find(std::string(name_in_section(key))))
+      put(root, key, parse_argument("", std::string(value), complaints));
 }
 
 enum class Origin { written, stored };
@@ -209,7 +217,7 @@ Deck parse(const std::string& text, const std::string& path, const std::vector<O
   reading.provenance.file = path;
   Node root = parse_yaml(text, reading.complaints);
   const bool stored = origin == Origin::stored;
-  if (stored) renew(root);
+  if (stored) renew(root, reading.complaints);
   const Bases bases = stored ? Bases() : add_bases(root, path, reading.complaints);
   reading.provenance.bases = bases.paths;
   reading.complete = bases.complete;

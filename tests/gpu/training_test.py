@@ -47,7 +47,8 @@ class Folder:
 
     def command(self, ranks, run, settings, *arguments, program=None):
         values = {"checkpoint.dir": os.path.join(self.path, run), "run.steps": STEPS, "batch.micro": 4,
-                  "eval.every_steps": 10, "eval.batches": 2, "sample.tokens": 0, "run.threads": 1, **settings}
+                  "eval.every_steps": 10, "eval.batches": 2, "sample.tokens": 0, "run.threads": 1,
+                  "data.eval_windows": "tail", **settings}  # as when the goldens were made
         if OPTIONS.data:
             values["data.root"] = os.path.abspath(OPTIONS.data)
         sets = [word for key, value in values.items() for word in ("--set", f"{key}={value}")]

@@ -136,9 +136,14 @@ class Validate(Cli):
         self.assertIn(f"  threads: {len(os.sched_getaffinity(0))}  # derived\n", done.stdout)
 
     def test_prints_the_corpus(self):
-        """2200 tokens are 68 windows of 32, 3 of them (5%) for evaluation; 10 steps of 8 visit 65 windows 1.23 times."""
-        self.assertIn("# corpus:   1 file, 2,200 tokens; 65 windows of 32 tokens for training, 3 for evaluation; "
-                      "1.23 epochs in 10 steps of 8 sequences; eval: 3 of 3 windows, 96 tokens\n", self.expect(0, "validate", self.write(SMALL)).stdout)
+        """2200 tokens are 68 windows of 32, or 66 that share no token, 3 of them (5%) for evaluation; 10 steps of 8 visit 65 windows
+        1.23 times."""
+        deck = self.write(SMALL)
+        for windows, trained, epochs in (("tail", 65, 1.23), ("drawn", 63, 1.27)):
+            self.assertIn(f"# corpus:   1 file, 2,200 tokens; {trained} windows of 32 tokens for training, 3 for evaluation; {epochs} epochs in 10 steps of 8 "
+                          "sequences; eval: 3 of 3 windows, 96 tokens\n", self.expect(0, "validate", deck, "--set", f"data.eval_windows={windows}").stdout)
+        self.assertEqual(self.expect(0, "validate", deck).stdout.replace("# default", "# override"),
+                         self.expect(0, "validate", deck, "--set", "data.eval_windows=drawn").stdout.replace("# default", "# override"))
 
     def test_checks_what_train_would(self):
         deck = self.write(SMALL.replace("]}", "], eval_fraction: 0.1}") + "checkpoint: {dir: run}\n")
@@ -152,7 +157,7 @@ class Validate(Cli):
                  [f'--set data.files=["*.md", "*.txt", "none.txt"]: data.files: *.md: fits no file below {folder} {rest}',
                   f'--set data.files=["*.md", "*.txt", "none.txt"]: data.files: none.txt: no such file below {folder} {rest}']),
                 (5, ["data.files=[/gone/a.txt]"], ["--set data.files=[/gone/a.txt]: data.files: /gone/a.txt: No such file or directory"]),
-                (5, ["model.seq_len=2000"], ["the corpus has 2200 tokens, but model.seq_len 2000 needs at least 4001"]),
+                (5, ["model.seq_len=2000"], ["the corpus has 2200 tokens, but model.seq_len 2000 needs at least 4002"]),
                 (4, ["checkpoint.dir=corpus.txt/run"], ["is a file, and the run directory corpus.txt/run needs a directory there"]),
                 (4, ["checkpoint.dir=" + "x" * 300], ["cannot be made: File name too long"]),
                 (3, ["model.hidden=131072", "model.layers=100"], ["1 rank of ", "`tessera plan` shows what the memory is for"]),

@@ -264,6 +264,23 @@ class Prepare(unittest.TestCase):
     def test_the_deck_line_is_yaml_for_every_path(self):
         prepare = self.module()
         self.assertEqual(prepare.quoted('/a 💾/"é"\\\n'), '"/a 💾/\\"é\\"\\\\\\U0000000a"')
+        self.prepare(0, "books", "--tokenizer", GIVEN, "--val-fraction", "0.4")
+        pieces = [" ", "'", '"', "\\", "é", "💾", "日本", "#", " #", ": ", "*", "?", "[a]", "{b}", "%s", "&", "!", "|", "~", "$HOME", "\x85", "\ufeff", "\u2028", "\xa0",
+                  "-", ".", "..", "null", "12"]
+        draw = random.Random(6)
+        for _ in range(40):
+            place = self.folder / (("".join(draw.choices(pieces, k=draw.randint(1, 6)))).strip("/") + "x")
+            shutil.copytree(self.folder / "out", place)
+            deck = self.folder / "deck.yaml"
+            deck.write_text("schema_version: 1\nrun: {steps: 1, threads: 1}\nmodel: {layers: 1, hidden: 32, heads: 2, seq_len: 16}\n"
+                            f"batch: {{global: 2, micro: 1}}\nsample: {{tokens: 4}}\n{prepare.deck_line(place, True, True)}\n")
+            done = subprocess.run([TESSERA, "validate", deck], cwd=self.folder, capture_output=True, text=True)
+            self.assertEqual(done.returncode, 5 if "without ICU" in done.stderr else 0, (place, done.stderr))
+            shutil.rmtree(place)
+        for odd in b"a\tb", b"a\nb", b"a\x01", b"a\x7f", b"a\xff", b"\xed\xa0\x80":  # which no deck can give
+            done = subprocess.run([sys.executable, PREPARE, odd, "books", "--tokenizer", GIVEN], cwd=self.folder, capture_output=True, text=True)
+            self.assertEqual((done.returncode, os.path.exists(os.path.join(os.fsencode(self.folder), odd))), (1, False), done.stderr)
+            self.assertIn("no deck can name a folder", done.stderr)
 
     def test_tables_and_utf16_get_clear_words(self):
         (self.folder / "table.csv").write_text("a,b\n")

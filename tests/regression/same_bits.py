@@ -17,6 +17,7 @@ import glob
 import itertools
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -98,6 +99,14 @@ class Program:
 
     def __init__(self, path, launcher):
         self.path, self.launcher = os.path.abspath(path), launcher
+        self.draws = self.call(".", self.path, "explain", "data.eval_windows")[0] == 0
+
+    def deck(self, name, folder):
+        """The deck as both programs read it: evaluated are the last windows, which a program without the key takes always."""
+        for path in glob.glob(os.path.join(INPUTS, os.path.dirname(name), "*.yaml")):
+            with open(path, encoding="utf-8") as file, open(os.path.join(folder, os.path.basename(path)), "w", encoding="utf-8") as copy:
+                copy.write(re.sub(r", eval_(windows|seed): \w+", "", file.read()))
+        return os.path.join(folder, os.path.basename(name)), ["data.eval_windows=tail"] if self.draws else []
 
     def call(self, folder, *command, fault=""):
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=runs.PATIENCE, check=False,
@@ -108,9 +117,9 @@ class Program:
         os.makedirs(folder)
         with open(os.path.join(folder, "corpus.txt"), "w", encoding="utf-8") as file:
             file.write(runs.CORPUS)
-        deck = os.path.join(INPUTS, case.deck)
+        deck, cut = self.deck(case.deck, folder)
         out = {name: os.path.join(folder, name) for name in ("trace", "profile", "run")}
-        settings = [*case.settings(folder), f"checkpoint.dir={out['run']}", f"debug.trace={out['trace']}",
+        settings = [*case.settings(folder), *cut, f"checkpoint.dir={out['run']}", f"debug.trace={out['trace']}",
                     f"debug.profile={out['profile']}"]
         words = [word for setting in settings for word in ("--set", setting)]
         code, _, errors = self.call(folder, self.launcher, "-n", str(case.ranks), self.path, "train", deck, *words, fault=case.fault())

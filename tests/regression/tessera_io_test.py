@@ -4,6 +4,7 @@ usage: tessera_io_test.py TESSERA MPIEXEC
 """
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -35,6 +36,34 @@ class Runs(runs.Runs):
                 moments = newest.slot("adamw/m")["embed.tokens"]
                 self.assertEqual((moments.dtype, numpy.any(moments)), (numpy.float32, True))
                 self.assertEqual(newest.verify(), [])
+
+    def test_gradients_of_one_batch_as_the_manual_says(self):
+        """Its commands and its lines of Python, as they stand there."""
+        with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "docs", "manual.md"), encoding="utf-8") as file:
+            section = file.read().split("## Gradients of one batch\n")[1].split("\n## ")[0]
+        commands, lines = (re.sub("(?m)^    ", "", block) for block in re.findall(r"(?m)^(?:    .*\n)+", section))
+        deck = self.write("wide.yaml", runs.DECK.replace("DIR", self.path("runs", "demo")).replace("MOE", "").replace("ffn: 48", "ffn: 64"))
+        self.train(75, 1, deck, "--stop-at", "2")
+        os.mkdir(self.path("bin"))
+        os.symlink(os.path.abspath(runs.TESSERA), self.path("bin", "tessera"))
+        commands = commands.replace("DECK", deck).replace("mpiexec", runs.MPIEXEC)
+        done = subprocess.run(["bash", "-ec", commands], cwd=self.folder, capture_output=True, text=True, check=False, timeout=runs.PATIENCE,
+                              env={**os.environ, "PATH": self.path("bin") + os.pathsep + os.environ["PATH"], "OMP_NUM_THREADS": "1"})
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        python = os.path.dirname(tessera_io.__file__)
+        done = subprocess.run([sys.executable, "-c", lines.replace('"python"', repr(python))], cwd=self.folder, capture_output=True, text=True, check=False)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        cosines = {name: float(value) for name, value in map(str.split, done.stdout.splitlines())}
+        begun = tessera_io.Run(self.path("runs", "demo")).newest()
+        self.assertEqual(sorted(cosines), sorted(begun.names()))
+        self.assertTrue(all(0.3 < cosine < 1.00001 for cosine in cosines.values()), cosines)
+        self.assertLess(min(cosines.values()), 0.9999)
+        for recipe in ("bf16", "mxfp8", "nvfp4"):
+            run = tessera_io.Run(self.path("runs", "gradient_" + recipe))
+            squares = sum(numpy.sum(numpy.square(run.newest().slot("adamw/m")[name], dtype=numpy.float64)) for name in begun.names())
+            self.assertAlmostEqual(numpy.sqrt(squares) / run.column("grad_norm")[0], 1, places=3)
+            for name in begun.names():
+                self.assertTrue(numpy.array_equal(run.newest()[name], begun[name]), name)
 
     def test_what_is_not_there_is_named(self):
         os.mkdir(self.path("empty"))

@@ -4,7 +4,9 @@ usage: tokens_test.py TESSERA MPIEXEC
 """
 import array
 import json
+import math
 import os
+import random
 import shutil
 import struct
 import time
@@ -116,6 +118,70 @@ class Tokens(runs.Runs):
         _, err = self.train(5, 1, self.words("a"), "--set", "data.tokenizer=nowhere.json")
         self.assertIn("nowhere.json", err)
         self.assertFalse(os.path.exists(self.path("a")))
+
+    def altered(self, draws, tokenizer):
+        """Another tokenizer of the same size: it has other merges, other ids, or cuts text elsewhere."""
+        model, kind = tokenizer["model"], draws.choice(("merges", "ids", "normalizer"))
+        if kind == "merges":
+            at = draws.randrange(len(model["merges"]) - 1)
+            model["merges"][at], model["merges"][at + 1] = model["merges"][at + 1], model["merges"][at]
+        elif kind == "ids":
+            one, other = draws.sample([token for token in model["vocab"] if not token.startswith("<")], 2)
+            model["vocab"][one], model["vocab"][other] = model["vocab"][other], model["vocab"][one]
+        else:
+            tokenizer["normalizer"] = {"type": "NFC"} if not tokenizer.get("normalizer") else None
+        return tokenizer
+
+    def test_weights_of_another_tokenizer_are_refused(self):
+        """By eval and by a resume, unless allowed; the same tokenizer elsewhere, written otherwise, is the same."""
+        self.need_icu()
+        deck, draws = self.words("a", DECK.replace("every_steps: 2}", "every_steps: 0}")), random.Random(3)
+        self.train(75, 2, deck, "--stop-at", "3")
+        with open(TOKENIZER) as file:
+            text = file.read()
+        os.mkdir(self.path("other"))
+        moved = self.write(os.path.join("other", "same.json"), json.dumps(json.loads(text), indent=3))
+        for _ in range(4):
+            path = self.write(os.path.join("other", "tokenizer.json"), json.dumps(self.altered(draws, json.loads(text))))
+            for verb, arguments in (("eval", ["--checkpoint", "a"]), ("train", [])):
+                _, err = self.run_to_its_end(5, 2, verb, deck, *arguments, "--set", f"data.tokenizer={path}")
+                self.assertRegex(err, "another tokenizer than")
+        _, err = self.run_to_its_end(0, 1, "eval", deck, "--checkpoint", "a", "--set", f"data.tokenizer={path}", "--set",
+                                     "checkpoint.init_other_tokenizer=true")
+        self.assertRegex(err, r"trained with another tokenizer than data\.tokenizer: .*\(allowed\)")
+        self.assertEqual(self.run_to_its_end(0, 1, "eval", deck, "--checkpoint", "a", "--set", f"data.tokenizer={moved}")[1], "")
+        out, _ = self.train(75, 2, deck, "--set", f"data.tokenizer={moved}", "--stop-at", "4")
+        self.assertNotIn("changed after", out)
+        out, _ = self.train(0, 2, deck, "--set", f"data.tokenizer={path}", "--allow-change", "data.tokenizer")
+        self.assertRegex(out, r"changed after step 4: data\.tokenizer \S+ -> \S+other/tokenizer\.json")
+        self.assertEqual(self.read("a", "step_00000006", "tokenizer.json"), self.read("other", "tokenizer.json"))
+
+    def test_the_loss_of_a_text(self):
+        self.need_icu()
+        self.train(0, 1, self.words("a"))
+        for text in ("The quick brown fox, é and 中, twice.\n" * 20, " begins with a space", "aa"):
+            self.write("t.txt", text)
+            out, _ = self.run_to_its_end(0, 2, "generate", "a", "--prompt", text[:40], "--tokens", "1", "--json")
+            first = len(json.loads(out)["prompt_tokens"])
+            found = [self.run_to_its_end(0, ranks, "eval", "a", "--text", "t.txt", "--json")[0] for ranks in (1, 2, 3)]
+            self.assertEqual(len(set(found)), 1)
+            found = json.loads(found[0])
+            if len(text) <= 40:
+                self.assertEqual(found["eval_tokens"], first - 1)
+            self.assertLess(found["eval_bytes"], len(text.encode()))
+            self.assertGreaterEqual(found["eval_bytes"], len(text.encode()) - 12)
+            bits = found["eval_loss"] * found["eval_tokens"] / math.log(2) / found["eval_bytes"]
+            self.assertAlmostEqual(found["bits_a_byte"] / bits, 1, places=4)
+        self.tool(0, "convert", "a", "hf", "--to", "safetensors")  # the same weights in a folder of Hugging Face
+        self.write("t.txt", "The quick brown fox, twice.\n" * 9)
+        here, there = (json.loads(self.run_to_its_end(0, 1, "eval", place, "--text", "t.txt", "--set", "precision.compute=bf16", "--json")[0])
+                       for place in ("a", "hf"))  # without it that of the folder's numbers, fp32
+        self.assertEqual([there[key] for key in ("eval_loss", "eval_tokens", "eval_bytes")], [here[key] for key in ("eval_loss", "eval_tokens", "eval_bytes")])
+        self.assertNotIn("checkpoint_recipe", there)
+        bare = DECK.replace(", tokenizer: tok/tokenizer.json", "").replace("tokens: 8", "tokens: 0").replace("norm: rms", "vocab: 420, norm: rms")
+        self.train(0, 1, self.words("b", bare))
+        _, err = self.run_to_its_end(5, 2, "eval", "b", "--text", "t.txt")
+        self.assertIn("holds no tokenizer.json, so no text can be encoded", err)
 
     def test_files_to_evaluate_on(self):
         deck = self.words("a", DECK.replace(", tokenizer: tok/tokenizer.json", "").replace("tokens: 8", "tokens: 0").replace(

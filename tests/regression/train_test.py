@@ -193,8 +193,8 @@ class Runs(Train):
         self.assertRegex(out, r"step 6/6 \| loss \S+ \| eval \d\.\d{4} \|")
         self.assertRegex(out, r"(?s)\nsample: The .{10,}$")
         for part in ("time by region", "waiting", "collectives of one step", "memory was asked for 0 times after the second step", "report: ",
-                     f"corpus:   1 file, {len(TEXT):,} tokens; 469 windows of 32 tokens for training, 52 for evaluation; "
-                     "0.15 epochs in 6 steps of 12 sequences"):
+                     f"corpus:   1 file, {len(TEXT):,} tokens; 455 windows of 32 tokens for training, 50 for evaluation; "
+                     "0.16 epochs in 6 steps of 12 sequences"):
             self.assertIn(part, out)
         start = out.split("step 1/6")[0].splitlines()
         self.assertLessEqual(len(start), 15, out)
@@ -364,7 +364,7 @@ class Refusals(Train):
         self.write("", "empty.txt")
         self.refused_by_validate_too(5, "the corpus is empty", data__files="[empty.txt]")
         self.write("A short text of forty bytes, more or les", "short.txt")
-        self.refused_by_validate_too(5, "the corpus has 40 tokens, but model.seq_len 64 needs at least 129", data__files="[short.txt]",
+        self.refused_by_validate_too(5, "the corpus has 40 tokens, but model.seq_len 64 needs at least 130", data__files="[short.txt]",
                      model__seq_len=64)
 
     def test_a_corpus_that_may_not_be_read(self):

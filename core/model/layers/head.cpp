@@ -43,7 +43,7 @@ void Head::loss(const Call& call, const MicroBatch& batch, const Residual& x) co
   const Arena::Frame frame(call.arena);
   const NormLayer::Saved normed = norm_.place(call.arena, x.rows());
   norm_.forward(call, x, normed);
-  const std::int64_t counted = (batch.sequences - batch.padding) * length_;
+  const std::int64_t counted = batch.sequences * length_ - batch.padding;
   each_piece(call, normed.y, [&](std::int64_t begin, const Tensor& logits) {
     const std::int64_t rows = std::min(logits.rows(), counted - begin);
     if (rows <= 0) return;

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <numeric>
+#include <random>
+#include <set>
 
 #include "tests/support/small_runs.hpp"
 
@@ -101,6 +103,74 @@ TEST_F(MixedBatches, GiveEachCorpusItsShareWhateverItsSize) {
   for (auto epoch = of_second.begin(); epoch != of_second.end(); epoch += 10) {  // of 10 windows, each comes once
     std::sort(epoch, epoch + 10);
     for (std::int32_t w = 0; w < 10; ++w) EXPECT_EQ(epoch[w], second + w * length);
+  }
+}
+
+/// Tokens of a batch that count, of all ranks' sequences: inputs and targets.
+void take(const HostSequences& got, std::multiset<std::int32_t>& targets, std::set<std::int32_t>& seen) {
+  const auto real = static_cast<std::size_t>(std::ssize(got.ids) - got.padding);
+  targets.insert(got.targets.begin(), got.targets.begin() + static_cast<std::ptrdiff_t>(real));
+  for (std::size_t i = 0; i < real; ++i) seen.insert({got.ids[i], got.targets[i]});
+}
+
+// Corpora of drawn sizes whose tokens are all different: what training reads in an epoch and what an evaluation reads
+// have no token in common, and an evaluation reads the same on any number of ranks.
+TEST(DrawnEvaluation, ReadsWhatTrainingNeverReads) {
+  std::mt19937 draws(5);
+  for (int corpus = 0; corpus < 12; ++corpus) {
+    std::vector<std::uint16_t> tokens(static_cast<std::size_t>(draws() % 3000 + 4 * length));
+    std::iota(tokens.begin(), tokens.end(), std::uint16_t{1});
+    TokenStream stream;
+    const std::size_t border = draws() % tokens.size();
+    stream.append(std::span<const std::uint16_t>(tokens).first(border));
+    stream.append(std::span<const std::uint16_t>(tokens).subspan(border));
+    Problems problems;
+    const double fraction = 0.02 + 0.1 * static_cast<double>(draws() % 5);
+    const Windows windows = Windows::apart(std::ssize(tokens), length, fraction, draws(), problems);
+    problems.raise();
+    RunConfig config = test::dense(Compute::fp32);
+    config.data.shuffle = corpus % 2 == 0;
+    std::multiset<std::int32_t> evaluated_alone;
+    for (const int ranks : {1, 2, 3, 4}) {
+      std::multiset<std::int32_t> trained_targets, evaluated_targets;
+      std::set<std::int32_t> trained, evaluated;
+      for (int rank = 0; rank < ranks; ++rank) {
+        Batches batches(config, stream, windows, {rank, ranks});
+        const std::int64_t steps = windows.train / config.batch.global + 1;
+        for (std::int64_t step = 0; step < steps; ++step)
+          take(batches.training(step, step * config.batch.global), trained_targets, trained);
+        for (std::int64_t pass = 0; pass < batches.evaluation().passes(); ++pass)
+          take(batches.evaluation(pass), evaluated_targets, evaluated);
+      }
+      if (ranks == 1) evaluated_alone = evaluated_targets;
+      EXPECT_EQ(evaluated_targets, evaluated_alone) << ranks << " ranks";
+      EXPECT_FALSE(evaluated.empty());
+      for (const std::int32_t token : evaluated) ASSERT_FALSE(trained.contains(token)) << "token " << token;
+    }
+  }
+}
+
+// Every token of a whole text but the first is predicted once, whatever the ranks; the rest is padding.
+TEST(WholeText, IsPredictedOnceOnAnyNumberOfRanks) {
+  RunConfig config = test::dense(Compute::fp32);
+  config.batch.micro = 2;
+  config.eval.batches = 1000;
+  for (const std::int64_t count : {2, 3, 24, 25, 26, 49, 121, 500}) {
+    std::vector<std::uint16_t> tokens(static_cast<std::size_t>(count));
+    std::iota(tokens.begin(), tokens.end(), std::uint16_t{1});
+    TokenStream stream;
+    stream.append(std::span<const std::uint16_t>(tokens));
+    for (const int ranks : {1, 2, 3, 4}) {
+      std::multiset<std::int32_t> targets;
+      std::set<std::int32_t> seen;
+      for (int rank = 0; rank < ranks; ++rank) {
+        Batches batches(config, std::vector<CutTokens>(), {stream, Windows::whole(count, length)}, {rank, ranks});
+        EXPECT_EQ(batches.evaluation().tokens(), count - 1);
+        for (std::int64_t pass = 0; pass < batches.evaluation().passes(); ++pass)
+          take(batches.evaluation(pass), targets, seen);
+      }
+      EXPECT_EQ(targets, std::multiset<std::int32_t>(tokens.begin() + 1, tokens.end())) << ranks << " ranks";
+    }
   }
 }
 

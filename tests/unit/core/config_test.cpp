@@ -472,7 +472,7 @@ model: layers hidden heads kv_heads head_dim ffn seq_len norm norm_eps qk_norm p
 model.rope_scaling: factor low_freq_factor high_freq_factor original_seq_len
 model.moe: experts top_k weights renormalize balance_coef z_coef
 recompute: mode modules
-data: kind root files mixture eval_files tokenizer eval_fraction shuffle
+data: kind root files mixture eval_files tokenizer eval_fraction eval_windows eval_seed shuffle
 batch: global micro
 eval: every_steps batches
 sample: tokens every_steps prompt
@@ -508,8 +508,8 @@ TEST(Keys, FixedAreThoseThatAResumedRunCannotChange) {
             "optimizer.moments optimizer.muon.momentum optimizer.muon.nesterov optimizer.muon.coefficients "
             "optimizer.muon.scale ");
   EXPECT_EQ(on_request,
-            "run.steps data.kind data.mixture data.eval_fraction data.shuffle batch.global optimizer.schedule "
-            "optimizer.warmup_steps optimizer.decay_steps ");
+            "run.steps data.kind data.mixture data.eval_fraction data.eval_windows data.eval_seed data.shuffle "
+            "batch.global optimizer.schedule optimizer.warmup_steps optimizer.decay_steps ");
 }
 
 TEST(Keys, DescribeTypeDefaultAndRule) {

@@ -134,11 +134,11 @@ TEST(GptBits, EvaluationSeesTheLossOfTraining) {
   }
 }
 
-/// The loss of the first 3 - `padding` sequences of three; the others are padding and hold a single token.
+/// The loss of three sequences whose last `padding` tokens are padding, with a single id.
 double loss_before_padding(TinyGpt& gpt, std::int64_t padding, std::int32_t token) {
   gpt.set_batch("0", 0);
   gpt.batch.padding = padding;
-  const std::int64_t real = (3 - padding) * gpt.model.shape().seq_len;
+  const std::int64_t real = 3 * gpt.model.shape().seq_len - padding;
   for (Tensor* tokens : {&gpt.batch.ids, &gpt.batch.targets}) {
     auto values = on_host<std::int32_t>(gpt.device, *tokens);
     std::fill(values.begin() + real, values.end(), token);
@@ -155,13 +155,18 @@ TEST(GptBits, PaddingCountsInNoSumAndChangesNoBit) {
       TinyGpt gpt(shape, 3);
       const double whole = gpt.evaluate().loss;
       EXPECT_TRUE(same_bits(std::vector{loss_before_padding(gpt, 0, 0)}, std::vector{whole}));
-      const double two = loss_before_padding(gpt, 1, 0), one = loss_before_padding(gpt, 2, 0);
-      EXPECT_TRUE(same_bits(std::vector{loss_before_padding(gpt, 1, 7), loss_before_padding(gpt, 2, 7)},
-                            std::vector{two, one}));
-      EXPECT_LT(0, one);
-      EXPECT_LT(one, two);
-      EXPECT_LT(two, whole);
-      EXPECT_EQ(loss_before_padding(gpt, 3, 0), 0);
+      const std::int64_t length = gpt.model.shape().seq_len;
+      double before = whole;
+      // Whole sequences, and parts of one.
+      for (const std::int64_t padding : {std::int64_t{1}, length - 1, length, length + 3, 2 * length, 3 * length - 1}) {
+        const double loss = loss_before_padding(gpt, padding, 0);
+        EXPECT_TRUE(same_bits(std::vector{loss_before_padding(gpt, padding, 7)}, std::vector{loss})) << padding;
+        EXPECT_LT(0, loss);
+        EXPECT_LT(loss, before) << padding;
+        before = loss;
+      }
+      EXPECT_EQ(loss_before_padding(gpt, 3 * length, 0), 0);
+      gpt.batch.padding = 1;
       EXPECT_THROW(gpt.gradient(), Error) << "training has no padding";
     }
 }

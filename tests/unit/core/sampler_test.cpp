@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <numeric>
+#include <random>
 #include <set>
 
 namespace tessera {
@@ -57,6 +58,15 @@ TEST(Windows, KeepTheLastOnesForEvaluation) {
 }
 
 TEST(Windows, RefuseATextThatIsTooShort) {
+  for (const std::int64_t tokens : {0, 5, 9}) {
+    Problems problems;
+    Windows::apart(tokens, 4, 0.1, 1, problems);
+    ASSERT_EQ(problems.list().size(), 1u);
+    EXPECT_NE(problems.list()[0].text.find("needs at least 10"), std::string::npos);
+  }
+  Problems enough;
+  EXPECT_EQ(Windows::apart(10, 4, 0.1, 1, enough).train, 1);
+  EXPECT_TRUE(enough.empty());
   for (const auto& [tokens, length, fraction] :
        {std::tuple{0, 4, 0.0}, {1, 4, 0.0}, {4, 4, 0.0}, {5, 4, 0.1}, {8, 4, 0.1}, {100, 1000, 0.0}}) {
     Problems problems;
@@ -68,6 +78,127 @@ TEST(Windows, RefuseATextThatIsTooShort) {
   Problems none;
   EXPECT_EQ(Windows::split(9, 4, 0.1, none).train, 1) << "the number that the message asks for is enough";
   EXPECT_TRUE(none.empty());
+}
+
+/// The tokens that a window reads, as inputs or targets.
+std::set<std::int64_t> tokens_of(const Windows& windows, std::int64_t window) {
+  std::set<std::int64_t> tokens;
+  const std::int64_t first = windows.first_token(window);
+  for (std::int64_t i = 0; i <= windows.targets(window); ++i) tokens.insert(first + i);
+  return tokens;
+}
+
+/// Sizes of a corpus, a window and an evaluation, as draws make them.
+class DrawnCuts : public testing::TestWithParam<std::uint32_t> {
+ protected:
+  DrawnCuts() {
+    std::mt19937 draws(GetParam());
+    const auto number = [&](std::int64_t from, std::int64_t to) {
+      return std::uniform_int_distribution<std::int64_t>(from, to)(draws);
+    };
+    length_ = number(1, 40);
+    tokens_ = number(2 * (length_ + 1), 3000);
+    fraction_ = static_cast<double>(number(1, 60)) / 100;
+    seed_ = static_cast<std::uint64_t>(number(0, 1 << 30));
+  }
+  Windows cut(double fraction, std::uint64_t seed) const {
+    Problems problems;
+    Windows windows = Windows::apart(tokens_, length_, fraction, seed, problems);
+    problems.raise();
+    return windows;
+  }
+  std::int64_t length_, tokens_;
+  double fraction_;
+  std::uint64_t seed_;
+};
+
+TEST_P(DrawnCuts, ShareNoTokenBetweenTrainingAndEvaluation) {
+  const Windows windows = cut(fraction_, seed_);
+  ASSERT_GT(windows.train, 0);
+  ASSERT_GT(windows.evaluation, 0);
+  EXPECT_EQ(windows.count(), tokens_ / (length_ + 1));
+  EXPECT_EQ(windows.evaluation,
+            std::max<std::int64_t>(1, static_cast<std::int64_t>(fraction_ * static_cast<double>(windows.count()))));
+  std::set<std::int64_t> trained, evaluated;
+  for (std::int64_t w = 0; w < windows.count(); ++w)
+    for (const std::int64_t token : tokens_of(windows, w)) {
+      ASSERT_TRUE(0 <= token && token < tokens_);
+      ASSERT_TRUE((w < windows.train ? trained : evaluated).insert(token).second) << "two windows share " << token;
+      ASSERT_FALSE((w < windows.train ? evaluated : trained).contains(token)) << token;
+    }
+  // Windows for training keep their order, which a run without shuffling shows.
+  for (std::int64_t w = 1; w < windows.train; ++w) EXPECT_LT(windows.first_token(w - 1), windows.first_token(w));
+}
+
+TEST_P(DrawnCuts, DependOnTheSeedAlone) {
+  const Windows one = cut(fraction_, seed_), same = cut(fraction_, seed_), other = cut(fraction_, seed_ + 1);
+  bool differs = false;
+  for (std::int64_t w = 0; w < one.count(); ++w) {
+    EXPECT_EQ(one.first_token(w), same.first_token(w));
+    differs = differs || one.first_token(w) != other.first_token(w);
+  }
+  if (one.count() > 20 && one.evaluation > 1) {
+    EXPECT_TRUE(differs);
+  }
+  // Of a smaller share the first are the same, so that an evaluation of few windows is a part of one of many.
+  const Windows less = cut(fraction_ / 2, seed_);
+  for (std::int64_t i = 0; i < less.evaluation; ++i)
+    EXPECT_EQ(less.first_token(less.train + i), one.first_token(one.train + i));
+}
+
+INSTANTIATE_TEST_SUITE_P(Sizes, DrawnCuts, testing::Range(0u, 200u));
+
+// Every window is drawn as often as any other, whichever its place; and as the first one too.
+TEST(DrawnPlaces, AreEquallyLikely) {
+  constexpr std::int64_t all = 50, count = 10, seeds = 4000;
+  std::vector<int> drawn(all), first(all);
+  for (std::uint64_t seed = 0; seed < seeds; ++seed) {
+    const DrawnPlaces places(count, all, seed);
+    ++first[static_cast<std::size_t>(places.drawn(0))];
+    for (std::int64_t i = 0; i < count; ++i) ++drawn[static_cast<std::size_t>(places.drawn(i))];
+  }
+  for (std::size_t place = 0; place < all; ++place) {  // means 800 and 80, deviations 25 and 9
+    EXPECT_NEAR(drawn[place], 800, 150) << place;
+    EXPECT_NEAR(first[place], 80, 50) << place;
+  }
+}
+
+TEST(Windows, HeldOnesAreAllTakenInADrawnOrder) {
+  Problems problems;
+  const Windows windows = Windows::held(1001, 10, 7, problems);
+  ASSERT_EQ(windows.evaluation, 100);
+  std::vector<std::int64_t> begins;
+  for (std::int64_t w = 0; w < 100; ++w) begins.push_back(windows.first_token(w));
+  EXPECT_FALSE(std::ranges::is_sorted(begins));
+  std::ranges::sort(begins);
+  for (std::int64_t w = 0; w < 100; ++w) EXPECT_EQ(begins[static_cast<std::size_t>(w)], 10 * w);
+}
+
+// Of a whole text every token but the first is a target once, after all tokens before it in its window.
+TEST(Windows, OfAWholeTextPredictEveryTokenButTheFirst) {
+  std::vector<std::uint16_t> text(300);
+  std::iota(text.begin(), text.end(), std::uint16_t{1});
+  for (std::int64_t tokens = 2; tokens <= 300; tokens += 1 + tokens / 7)
+    for (const std::int64_t length : {1, 2, 7, 64, 299, 1000}) {
+      TokenStream stream;
+      stream.append(std::span<const std::uint16_t>(text).first(static_cast<std::size_t>(tokens)));
+      const Windows windows = Windows::whole(tokens, length);
+      EXPECT_EQ(windows.evaluation_targets(windows.evaluation), tokens - 1);
+      std::vector<std::int32_t> ids(static_cast<std::size_t>(length)), targets(ids.size());
+      std::int32_t next = 1;
+      for (std::int64_t w = 0; w < windows.count(); ++w) {
+        read_window(stream, windows, w, ids, targets);
+        const std::int64_t real = windows.targets(w);
+        ASSERT_GT(real, 0);
+        for (std::int64_t i = 0; i < length; ++i) {
+          const auto at = static_cast<std::size_t>(i);
+          ASSERT_EQ(ids[at], i < real ? next : 0) << tokens << " tokens, length " << length;
+          ASSERT_EQ(targets[at], i < real ? next + 1 : 0);
+          next += i < real ? 1 : 0;
+        }
+      }
+      ASSERT_EQ(next, tokens);
+    }
 }
 
 TEST(Windows, MayAllBeForEvaluation) {

@@ -71,7 +71,7 @@ model:
    moe: {experts: 8, top_k: 2, weights: discrete, renormalize: false, balance_coef: 0.5, z_coef: 0.25}}
 recompute: {mode: selective, modules: [mlp, moe]}
 data: {kind: tokens, root: ../corpus, files: [a.bin, "b c.bin"], mixture: [1, 1], eval_fraction: 0, shuffle: false,
-       eval_files: [val.bin], tokenizer: ../tok.json}
+       eval_files: [val.bin], tokenizer: ../tok.json, eval_windows: tail, eval_seed: 9}
 batch: {global: 32, micro: 4}
 eval: {every_steps: 50, batches: 3}
 sample: {tokens: 0, prompt: "The \"one\"\n", every_steps: 20}
@@ -99,7 +99,7 @@ proof: {gather_overlap: false, wire: auto, cuts: tile, staging: auto, reduce_ove
   EXPECT_EQ(config.recompute, (RecomputeConfig{RecomputeMode::selective,
                                                std::vector{RecomputeModule::mlp, RecomputeModule::moe}}));
   EXPECT_EQ(config.data, (DataConfig{DataKind::tokens, std::string("/corpus"), {"a.bin", "b c.bin"}, 0.0, false,
-                                     {"val.bin"}, "/tok.json", {1, 1}}));
+                                     {"val.bin"}, "/tok.json", {1, 1}, EvalWindows::tail, 9}));
   EXPECT_EQ(config.batch, (BatchConfig{32, 4}));
   EXPECT_EQ(config.eval, (EvalConfig{50, 3}));
   EXPECT_EQ(config.sample, (SampleConfig{0, "The \"one\"\n", 20}));
@@ -336,6 +336,20 @@ TEST(StoredDeck, GivesRetiredKeysTheirPlaceOfToday) {
   EXPECT_EQ(read.config.proof.wire, GatherWire::bf16);
   EXPECT_FALSE(read.config.proof.gather_overlap || read.config.proof.graph);
   EXPECT_TRUE(read.config.proof.reduce_overlap);
+}
+
+// What a stored deck does not name is what its program had built in; what a new deck leaves out is the default.
+TEST(StoredDeck, HasWhatWasBuiltInWhenItWasStored) {
+  const Deck written = sound(small);
+  EXPECT_EQ(written.config.data.eval_windows, EvalWindows::drawn);
+  std::string then = resolved_text(written);
+  EXPECT_EQ(parse_saved_deck(then, "now.yaml").config.data.eval_windows, EvalWindows::drawn);
+  for (const auto& [key, value] : built_in()) {
+    const std::size_t at = then.find("  " + std::string(key.substr(key.rfind('.') + 1)) + ":");
+    ASSERT_NE(at, std::string::npos) << key;
+    then.erase(at, then.find('\n', at) + 1 - at);
+  }
+  EXPECT_EQ(parse_saved_deck(then, "then.yaml").config.data.eval_windows, EvalWindows::tail);
 }
 
 TEST(BadDeck, MissingValues) {
