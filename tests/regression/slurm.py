@@ -12,17 +12,16 @@ PATH = os.environ.get("PATH", "") + os.pathsep + "/usr/sbin"
 CONFIGURATION = """ClusterName=tessera
 SlurmctldHost={host}(127.0.0.1)
 SlurmctldPort={controller}
-SlurmdPort={node}
 SlurmUser=root
 AuthType=auth/munge
 CryptoType=crypto/munge
 AuthInfo=socket={folder}/munge.socket,cred_expire=15
 StateSaveLocation={folder}/state
-SlurmdSpoolDir={folder}/spool
+SlurmdSpoolDir={folder}/spool.%n
 SlurmctldPidFile={folder}/slurmctld.pid
-SlurmdPidFile={folder}/slurmd.pid
+SlurmdPidFile={folder}/slurmd.%n.pid
 SlurmctldLogFile={folder}/slurmctld.log
-SlurmdLogFile={folder}/slurmd.log
+SlurmdLogFile={folder}/slurmd.%n.log
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 SelectType=select/cons_tres
@@ -35,8 +34,10 @@ JobRequeue=1
 ReturnToService=2
 KillWait=300
 MinJobAge=600
-NodeName={host} NodeAddr=127.0.0.1 CPUs={cpus} State=UNKNOWN
-PartitionName=all Nodes={host} Default=YES MaxTime=INFINITE State=UP OverSubscribe=FORCE:4
+SlurmdTimeout={patience}
+SlurmctldTimeout=300
+{nodes}
+PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe=FORCE:4
 """
 
 
@@ -83,9 +84,12 @@ def end_all(mark, seconds=60):
 
 
 class Slurm:
-    def __init__(self, folder, cpus):
-        """`folder`: an empty folder, used by this Slurm until the block ends."""
+    def __init__(self, folder, cpus, nodes=1):
+        """`folder`: an empty folder, used by this Slurm until the block ends. Several nodes, of `cpus` each, are this machine
+        under several names."""
         self.folder, self.cpus, self.daemons = folder, cpus, []
+        self.slurmd = {}  # by node
+        self.nodes = [f"t{i + 1}" for i in range(nodes)] if nodes > 1 else []
         self.host = socket.gethostname().split(".")[0]
         self.environment = {**os.environ, "PATH": PATH, "SLURM_CONF": self.path("slurm.conf")}
         self.mark = f"SLURM_CONF={self.path('slurm.conf')}".encode()
@@ -124,29 +128,37 @@ class Slurm:
         os.close(gone)
 
     def start(self):
-        for name in ("state", "spool"):
+        names = self.nodes or [self.host]
+        for name in ("state", *(f"spool.{node}" for node in names)):
             os.mkdir(self.path(name))
         with open(self.path("munge.key"), "wb", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
             file.write(os.urandom(128))
-        controller, node = free_ports(2)
+        controller, *ports = free_ports(1 + len(names))
+        nodes = "\n".join(f"NodeName={name} NodeHostname={self.host} NodeAddr=127.0.0.1 Port={port} CPUs={self.cpus} State=UNKNOWN"
+                          for name, port in zip(names, ports))
         with open(self.path("slurm.conf"), "w", encoding="ascii") as file:
-            file.write(CONFIGURATION.format(host=self.host, controller=controller, node=node, folder=self.folder, cpus=self.cpus))
+            file.write(CONFIGURATION.format(host=self.host, controller=controller, nodes=nodes, folder=self.folder, patience=10 if self.nodes else 300))
         open(self.path("cgroup.conf"), "w").close()
         self.daemon("munged", "--foreground", "--force", *(f"--{key}={self.path('munge.' + end)}" for key, end in (
             ("socket", "socket"), ("key-file", "key"), ("pid-file", "pid"), ("log-file", "log"), ("seed-file", "seed"))))
         until(120, "munged", lambda: os.path.exists(self.path("munge.socket")))
         self.daemon("slurmctld", "-D", "-c")
-        self.daemon("slurmd", "-D", "-N", self.host)
-        until(300, "the node", lambda: self.ask("sinfo", "--noheader", "--format=%t", check=False) == "idle")
+        for name in names:
+            self.start_node(name)
+        until(300, "the nodes", lambda: self.ask("sinfo", "--noheader", "--format=%t", check=False) == "idle")
+
+    def start_node(self, name):
+        self.slurmd[name] = self.daemon("slurmd", "-D", "-N", name)
 
     def daemon(self, *command):
         log = open(self.path(command[0] + ".out"), "wb")
         self.daemons.append(subprocess.Popen(command, env=self.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log))
         log.close()
+        return self.daemons[-1]
 
     def logs(self):
         text = ""
-        for name in ("munge.log", "munged.out", "slurmctld.log", "slurmctld.out", "slurmd.log", "slurmd.out"):
+        for name in sorted(entry for entry in os.listdir(self.folder) if entry.endswith((".log", ".out"))):
             with contextlib.suppress(OSError), open(self.path(name), errors="replace") as file:
                 text += f"--- {name}\n{file.read()[-3000:]}"
         return text
