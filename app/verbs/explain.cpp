@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "app/verbs/verbs.hpp"
+#include "core/config/effects.hpp"
 #include "core/config/keys.hpp"
 #include "core/config/other_names.hpp"
 #include "core/config/value.hpp"
@@ -70,6 +71,7 @@ void print_key(const KeyDoc& doc, const Values& values) {
   if (const std::string value = values.of(doc.path); !value.empty()) fmt::print("  value    {}\n", value);
   fmt::print("  type     {}\n  default  {}\n  allowed  {}\n  restart  {}\n", doc.type, doc.standard, doc.allowed,
              restart_text(doc.restart));
+  if (const std::string when = when_it_matters(doc.path); !when.empty()) fmt::print("  effect   {}\n", when);
 }
 
 /// Prints the keys of a section ("" for the deck itself), one a line, then the sections in it.
@@ -84,7 +86,9 @@ void print_section(const std::string& path, const std::string& help, const Value
   }
   if (!path.empty()) fmt::print("{}: {}\n", path, help);
   for (const KeyDoc* doc : keys) {
-    fmt::print("  {:<{}}  {}\n", doc->path.substr(prefix.size()), width, doc->help);
+    const std::string when = when_it_matters(doc->path);
+    fmt::print("  {:<{}}  {}{}{}\n", doc->path.substr(prefix.size()), width, doc->help,
+               when.empty() ? "" : "; has an effect ", when);
     fmt::print("  {:<{}}  default {}; allowed {}; {}\n", "", width, doc->standard, doc->allowed,
                short_text(doc->restart));
     if (const std::string value = values.of(doc->path); !value.empty())

@@ -122,17 +122,16 @@ class Output {
   }
   void token(std::int32_t id) {
     ids_.push_back(id);
-    const std::string shown = encoding_ ? characters_.take(encoding_->bytes_of(id)) : fmt::format("{} ", id);
-    text_ += shown;
-    stream(shown);
+    const std::string bytes = encoding_ ? encoding_->bytes_of(id) : "";
+    bytes_ += bytes;
+    stream(encoding_ ? characters_.take(bytes) : fmt::format("{} ", id));
   }
   void end(double seconds) {
-    text_ += characters_.rest();
     if (format_ == Format::text) return stream(characters_.rest() + "\n");
-    Json json = {{"prompt", prompt_.text}, {"prompt_tokens", prompt_.ids}, {"tokens", ids_}, {"text", nullptr}};
-    if (encoding_) json["text"] = text_;
+    Json json = {{"prompt", text_of(prompt_.text)}, {"prompt_tokens", prompt_.ids}, {"tokens", ids_}};
+    json["text"] = encoding_ ? Json(text_of(bytes_)) : Json();
     json["seconds"] = seconds;
-    if (speaking_) fmt::print("{}\n", json.dump(-1, ' ', false, Json::error_handler_t::replace));
+    if (speaking_) fmt::print("{}\n", json.dump());
   }
 
  private:
@@ -146,9 +145,9 @@ class Output {
   const Prompt& prompt_;
   const TextEncoding* encoding_;
   bool speaking_;
-  Characters characters_;
+  Characters characters_{Controls::replaced};  // as a terminal can show them
   std::vector<std::int32_t> ids_;
-  std::string text_;
+  std::string bytes_;
 };
 
 RunPlan plan_of(const GivenWeights& given, std::int64_t capacity, int gpu, const Mpi& mpi, Control& control) {

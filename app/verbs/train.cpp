@@ -69,7 +69,7 @@ bool print_sample(Training& training, const RunPlan& plan, const TextEncoding& e
   };
   const NextLogits next = [&](const std::vector<std::int32_t>& ids) { return training.next_logits(ids); };
   show("sample: " + sample.prompt);
-  Characters characters;
+  Characters characters(Controls::replaced);
   generate(next, {.seed = plan.seed}, encoding.encode(sample.prompt), sample.tokens, [&](std::int32_t token) {
     show(characters.take(encoding.bytes_of(token)));
     return token != encoding.end_of_text() && !(abandoned = pressed());

@@ -47,7 +47,7 @@ constexpr Effect effects[] = {
     {"precision.quantize_head", "precision.recipe", "with a recipe other than bf16", quantizes},
     {"precision.bf16_first", "precision.recipe", "with a recipe other than bf16", quantizes},
     {"precision.bf16_last", "precision.recipe", "with a recipe other than bf16", quantizes},
-    {"precision.recipe", "precision.bf16_first", "on blocks that bf16_first and bf16_last leave to it: they are all",
+    {"precision.recipe", "precision.bf16_first", "on blocks that bf16_first and bf16_last leave to it",
      [](const RunConfig& c) {
        return !quantizes(c) || c.precision.quantize_head ||
               c.precision.bf16_first + c.precision.bf16_last < c.model.layers;
@@ -61,7 +61,7 @@ constexpr Effect effects[] = {
      [](const RunConfig& c) { return c.optimizer.schedule == Schedule::wsd; }},
     {"optimizer.min_lr", "optimizer.schedule", "with a schedule other than constant",
      [](const RunConfig& c) { return c.optimizer.schedule != Schedule::constant; }},
-    {"optimizer.skip_spikes", "run.steps", "from step 130 on, which this run does not reach",
+    {"optimizer.skip_spikes", "run.steps", "from step 130 on",
      [](const RunConfig& c) { return c.run.steps >= 130; }},
     {"parallel.expert_room", "parallel.expert", "with parallel.expert above 1",
      [](const RunConfig& c) { return c.parallel.expert > 1; }},
@@ -89,6 +89,17 @@ bool covers(const std::string& key, const std::string& path) {
 }
 
 }  // namespace
+
+std::string when_it_matters(const std::string& key) {
+  std::string when;
+  for (const Effect& effect : effects) {
+    if (!covers(effect.key, key) || effect.decides == key) continue;
+    const bool named = std::string_view(effect.only).find(effect.decides) != std::string_view::npos;
+    when += (when.empty() ? "only " : ", and ") + std::string(effect.only);
+    if (!named) when += " (" + std::string(effect.decides) + ")";
+  }
+  return when;
+}
 
 std::vector<Finding> without_effect(const RunConfig& config, const std::set<std::string>& given) {
   const std::map<std::string, std::string> values = values_of(config);

@@ -12,4 +12,7 @@ namespace tessera {
 /// off is no reason to speak. Of a resolved deck, which gives every key, only values count that are no defaults.
 std::vector<Finding> without_effect(const RunConfig& config, const std::set<std::string>& given);
 
+/// When a key has an effect, as "only with position rotary (model.position)"; empty: always.
+std::string when_it_matters(const std::string& key);
+
 }  // namespace tessera

@@ -347,7 +347,34 @@ def given_tokenizer(path):
 NORMALIZERS = ("NFC", "NFD", "NFKC", "NFKD", "Lowercase", "Prepend", "Strip", "Replace")
 CUTS = ("ByteLevel", "Split", "Digits", "Punctuation", "Whitespace", "WhitespaceSplit", "BertPreTokenizer", "CharDelimiterSplit")
 PROCESSORS = ("ByteLevel", "TemplateProcessing", "RobertaProcessing", "BertProcessing")
-FOREIGN = re.compile(r"\\[hHvVKXyYQEgkMCcNO]|\[:|\(\?[imswxudaW-]*[mswxudaW][imswxudaW-]*[:)]|\{\d*,?\d*\}\+")
+PROPERTIES = re.compile(r"[CLMNPSZ][a-zC]?|Han|Latin|Greek|Cyrillic|Arabic|Hebrew|Hiragana|Katakana|Hangul|Thai|Devanagari|Any|ASCII|Blank|Emoji|Extended_Pictographic|Graph|Lower|Print|Punct|Space|Upper")
+SIGN = re.compile(r"\\[pP]\{\^?(?P<property>[^}]*)\}|\\x[89a-fA-F]|\\.|\(\?#|\(\?(?P<options>[imswxudaW-]+)[:)]|\{\d*(?P<range>,?)\d*\}[+?]?|--|-\[|\[:|\[\^?\]|&&|&\[|.", re.S)
+
+
+def foreign(pattern):
+    """Whether the program refuses a pattern, because its library of regular expressions reads it otherwise than Oniguruma."""
+    sets, ignoring = 0, [False]
+    for found in SIGN.finditer(pattern):
+        sign, before, options = found[0], pattern[:found.start()], found["options"]
+        if found["property"] is not None:
+            if ignoring[-1] or not PROPERTIES.fullmatch(found["property"]):
+                return True
+        elif sign[0] == "\\":
+            if sign[1] in "hHvVKXyYQEgkMCcNOGRUZ" or len(sign) > 2:
+                return True
+        elif sign in ("[:", "[]", "[^]") or sets and (sign in ("--", "-[") or sign == "&[" and not before.endswith("&")):
+            return True
+        elif sets or sign[0] in "-&[":
+            sets += sign.count("[") - (sign == "]")
+        elif sign == "(?#" or options and (set(options) - set("i-") or sign[-1] == ")" and before) or sign[0] == "{" and (sign[-1] == "+" or sign[-1] == "?" and not found["range"]):
+            return True
+        elif options:
+            ignoring.append("i" in options.split("-")[0])
+        elif sign == "(":
+            ignoring.append(ignoring[-1])
+        elif sign == ")" and len(ignoring) > 1:
+            ignoring.pop()
+    return False
 
 
 def members(part):
@@ -362,17 +389,25 @@ def byte_level(tokenizer):
     """Whether it is a byte-level BPE of parts that data.tokenizer takes."""
     held = json.loads(tokenizer)
     model, known = held["model"], lambda key, kinds: all(part["type"] in kinds for part in members(held.get(key)))
-    if model.get("type") != "BPE" or model.get("byte_fallback") or any(model.get(key) for key in ("dropout", "continuing_subword_prefix", "end_of_word_suffix")):
+    if model.get("type", "BPE" if "merges" in model else "") != "BPE" or model.get("byte_fallback"):
+        return False
+    if any(model.get(key) for key in ("dropout", "continuing_subword_prefix", "end_of_word_suffix")):
         return False
     if model.get("unk_token") is not None and not set(pre_tokenizers.ByteLevel.alphabet()) <= set(model["vocab"]):
         return False
     if not (known("normalizer", NORMALIZERS) and known("pre_tokenizer", CUTS) and known("post_processor", PROCESSORS) and known("decoder", ("ByteLevel",))):
         return False
-    made = Tokenizer.from_str(tokenizer).normalizer
-    if made and not all(made.normalize_str(token["content"]) for token in held.get("added_tokens", []) if token["normalized"]):
+    if len([part for part in members(held.get("post_processor")) if part["type"] != "ByteLevel"]) > 1:
+        return False
+    made, added = Tokenizer.from_str(tokenizer), held.get("added_tokens", [])
+    ids = {token["content"]: token["id"] for token in added}   # as the file says, which the library may number otherwise
+    all_ids = model["vocab"] | ids
+    if len(ids) < len(added) or "" in ids or any(made.token_to_id(content) != id for content, id in ids.items()) or len(set(all_ids.values())) < len(all_ids):
+        return False
+    if made.normalizer and not all(made.normalizer.normalize_str(token["content"]) for token in added if token["normalized"]):
         return False
     patterns = [part["pattern"].get("Regex", "") for key in ("normalizer", "pre_tokenizer") for part in members(held.get(key)) if "pattern" in part]
-    return (not any(map(FOREIGN.search, patterns)) and len(members(held.get("decoder"))) < 2
+    return (not any(map(foreign, patterns)) and len(members(held.get("decoder"))) == 1
             and any(part["type"] == "ByteLevel" for part in members(held.get("pre_tokenizer"))))
 
 

@@ -41,7 +41,8 @@ std::string Characters::take(char byte) {
   pending_ += byte;
   std::string shown;
   while (!pending_.empty()) {
-    if (const std::size_t length = character_at(pending_, 0)) {
+    const bool control = controls_ == Controls::kept && static_cast<unsigned char>(pending_[0]) < 0x80;
+    if (const std::size_t length = control ? 1 : character_at(pending_, 0)) {
       shown += pending_.substr(0, length);
       pending_.erase(0, length);
     } else if (may_begin_one(pending_)) {
@@ -58,6 +59,12 @@ std::string Characters::take(std::string_view bytes) {
   std::string shown;
   for (const char byte : bytes) shown += take(byte);
   return shown;
+}
+
+std::string text_of(std::string_view bytes) {
+  Characters characters(Controls::kept);
+  std::string text = characters.take(bytes);
+  return text + characters.rest();
 }
 
 std::string Characters::rest() { return std::exchange(pending_, "").empty() ? "" : std::string(replacement); }

@@ -19,7 +19,14 @@ void AddedTokens::find(std::string_view text, const std::function<void(std::int3
                        const std::function<void(std::string_view)>& between) const {
   std::vector<std::size_t> places(tokens_.size(), 0);  // where each token comes next; each text is searched once
   for (std::size_t i = 0; i < tokens_.size(); ++i) places[i] = text.find(tokens_[i].content);
-  std::size_t searched = 0, taken = 0;
+  std::size_t searched = 0, taken = 0, spaces = 0, spaces_end = 0;  // the white space that was last looked through
+  const auto behind_spaces = [&](std::size_t at) {
+    if (at < spaces || at > spaces_end) {
+      spaces = at;
+      spaces_end = at + spaces_at_begin(text.substr(at));
+    }
+    return spaces_end;
+  };
   while (true) {
     std::size_t best = none;
     for (std::size_t i = 0; i < tokens_.size(); ++i) {
@@ -36,8 +43,8 @@ void AddedTokens::find(std::string_view text, const std::function<void(std::int3
     std::size_t begin = places[best], end = begin + token.content.size();
     searched = end;
     if (token.single_word && !stands_alone(text, begin, end)) continue;
-    if (token.lstrip) begin = std::max(begin - spaces_at_end(text.substr(0, begin)), taken);
-    if (token.rstrip) end += spaces_at_begin(text.substr(end));
+    if (token.lstrip) begin = begin > taken ? begin - spaces_at_end(text.substr(taken, begin - taken)) : taken;
+    if (token.rstrip) end = behind_spaces(end);
     if (begin > taken) between(text.substr(taken, begin - taken));
     if (end > begin) found(token.id);  // not in white space that the token before has taken
     taken = end;

@@ -87,7 +87,8 @@ void take_tokens(Essence& essence, const Json& json) {
 
 /// Throws Json::exception for a text that is no tokenizer.json.
 Essence essence_of(const std::string& text) {
-  const Json json = Json::parse(text);
+  Json json = Json::parse(text);
+  if (Json& model = json.at("model"); !model.contains("type") && model.contains("merges")) model["type"] = "BPE";
   Essence essence;
   take_tokens(essence, json);
   essence.model = settings_of(json.at("model"));

@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <set>
 
 namespace tessera {
 namespace {
@@ -15,9 +17,10 @@ constexpr const char* gpt2_words =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 /// The character classes of the library's other pre-tokenizers.
 constexpr const char* space = R"(\p{White_Space})";
-constexpr const char* punctuation = R"([\p{P}!-/:-@\[-`{-~])";
+constexpr const char* punctuation = R"([[\p{P}&&\p{Age=8.0}]!-/:-@\[-`{-~\u166D\x{111C9}])";  // as of Unicode 8
 constexpr const char* words_or_signs =
-    R"([\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\u200C\u200D]+|[^\p{White_Space}\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\u200C\u200D]+)";
+    R"([\p{Alphabetic=Yes}\p{M}\p{Nd}\p{Pc}\u200C\u200D]+)"
+    R"(|[^\s\p{Alphabetic=Yes}\p{M}\p{Nd}\p{Pc}\u200C\u200D]+)";
 
 const std::map<std::string, Cutting> cuttings{{"Removed", Cutting::removed},
                                               {"Isolated", Cutting::isolated},
@@ -58,6 +61,8 @@ void TokenizerReader::read() {
   } catch (const Json::exception& error) {
     refuse(error.what());
   }
+  if (decoders_ == 0)
+    refuse("decoder: has no ByteLevel, without which tokens are shown as they are spelled: it needs one");
   if (!into_.words_.spelled()) refuse("pre_tokenizer: has no ByteLevel: byte-level BPE alone is supported");
   problems_.raise();
 }
@@ -75,7 +80,9 @@ void TokenizerReader::each_of(const Json& json, const char* key, const char* mem
 }
 
 void TokenizerReader::read_model(const Json& model) {
-  if (kind_of(model) != "BPE") return refuse("model: " + kind_of(model) + " is not supported; byte-level BPE is");
+  const bool old = model.is_object() && !model.contains("type") && model.contains("merges");  // GPT-2's own file
+  const std::string kind = old ? "BPE" : kind_of(model);
+  if (kind != "BPE") return refuse("model: " + kind + " is not supported; byte-level BPE is");
   for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"})
     if (model.contains(key) && !model.at(key).is_null() && model.at(key) != "")
       refuse(fmt::format("model.{}: {} is not supported", key, model.at(key).dump()));
@@ -90,11 +97,15 @@ void TokenizerReader::read_model(const Json& model) {
 
 void TokenizerReader::read_vocabulary(const Json& model) {
   std::string left, right;
-  for (const auto& [token, id] : model.at("vocab").items()) {
+  for (const auto& [token, json] : model.at("vocab").items()) {
+    const std::int32_t id = id_of(json, "model.vocab");
+    if (into_.bytes_.contains(id)) refuse(fmt::format("model.vocab: two tokens have the id {}", id));
     if (read_spelled(token, left)) into_.pairs_.add_token(left, id);
     keep(token, id);
   }
+  next_added_ = static_cast<std::int32_t>(ids_.size());
   for (const Json& merge : model.at("merges")) {
+    if (merge.is_string() && merge.get_ref<const std::string&>().starts_with("#version")) continue;
     const std::string whole = merge.is_string() ? merge.get<std::string>() : "";
     const std::size_t at = whole.find(' ');
     const std::string first = merge.is_string() ? whole.substr(0, at) : merge.at(0).get<std::string>();
@@ -115,18 +126,53 @@ void TokenizerReader::refuse_unknown_bytes(const Json& model) {
                                 unknown.dump(), byte));
 }
 
+std::int32_t TokenizerReader::id_of(const Json& id, const char* where) {
+  constexpr std::int64_t most = std::numeric_limits<std::int32_t>::max() - 1;
+  if (id.is_number_integer() && id >= 0 && id <= most) return id.get<std::int32_t>();
+  refuse(fmt::format("{}: {} is no id of a token: whole numbers from 0 on are", where, id.dump()));
+  return 0;
+}
+
+/// The id of a token of the file, which a template names.
+std::int32_t TokenizerReader::token_of(const Json& json) {
+  const std::int32_t id = id_of(json, "post_processor");
+  if (!into_.bytes_.contains(id)) refuse(fmt::format("post_processor: no token has the id {}", id));
+  return id;
+}
+
 /// Keeps the bytes of a token; text that is not spelled stands for itself.
 void TokenizerReader::keep(const std::string& token, std::int32_t id) {
   std::string bytes;
+  ids_[token] = id;
   into_.bytes_[id] = read_spelled(token, bytes) ? bytes : token;
   into_.vocabulary_ = std::max(into_.vocabulary_, std::int64_t{id} + 1);
 }
 
+/// The library numbers added tokens itself: as the model does, or one after the other behind its tokens.
+void TokenizerReader::check_added(const Json& token) {
+  const std::string content = token.at("content");
+  const std::int32_t id = id_of(token.at("id"), "added_tokens");
+  const auto known = ids_.find(content);
+  const std::int32_t expected = known == ids_.end() ? next_added_ : known->second;
+  if (content.empty()) refuse(fmt::format("added_tokens: {}: is empty", token.dump()));
+  else if (id != expected)
+    refuse(fmt::format("added_tokens: {}: has the id {}, and the library gives it {}, {}: put it into model.vocab with "
+                       "the id that the model was trained with",
+                       token.dump(), id, expected,
+                       known == ids_.end() ? "the one behind the tokens before it" : "that of the vocabulary"));
+  else if (known == ids_.end() && into_.bytes_.contains(id))
+    refuse(fmt::format("added_tokens: {}: another token has its id", token.dump()));
+  if (expected >= next_added_) next_added_ = expected + 1;
+}
+
 void TokenizerReader::read_added(const Json& tokens) {
   std::vector<std::pair<bool, AddedToken>> ordinary;
+  std::set<std::string> contents;
   for (const Json& token : tokens) {
-    AddedToken added{token.at("content"), token.at("id"), token.value("single_word", false),
+    check_added(token);
+    AddedToken added{token.at("content"), id_of(token.at("id"), "added_tokens"), token.value("single_word", false),
                      token.value("lstrip", false), token.value("rstrip", false)};
+    if (!contents.insert(added.content).second) refuse(fmt::format("added_tokens: {}: is there twice", token.dump()));
     const bool special = token.value("special", false), after = token.value("normalized", !special);
     keep(added.content, added.id);
     if (special) into_.bytes_[added.id] = "";
@@ -225,35 +271,31 @@ void TokenizerReader::add_cut(const std::string& expression, Cutting cutting, bo
   into_.words_.add(WordCut{Pattern(expression), cutting, inverted});
 }
 
-/// Puts tokens around those that earlier processors put around a text.
-void TokenizerReader::put_around(std::vector<std::int32_t> before, const std::vector<std::int32_t>& after) {
-  before.insert(before.end(), into_.before_.begin(), into_.before_.end());
-  into_.before_ = std::move(before);
-  into_.after_.insert(into_.after_.end(), after.begin(), after.end());
-}
-
 void TokenizerReader::read_template(const Json& part) {
   const std::string kind = kind_of(part);
   if (kind == "ByteLevel") return;  // changes offsets only, which are not used
-  if (kind == "RobertaProcessing" || kind == "BertProcessing")
-    return put_around({part.at("cls").at(1).get<std::int32_t>()}, {part.at("sep").at(1).get<std::int32_t>()});
+  if (++templates_ > 1)
+    return refuse(fmt::format("post_processor: {} behind another of its kind is not supported", kind));
+  if (kind == "RobertaProcessing" || kind == "BertProcessing") {
+    into_.before_ = {token_of(part.at("cls").at(1))};
+    into_.after_ = {token_of(part.at("sep").at(1))};
+    return;
+  }
   if (kind != "TemplateProcessing")
     return refuse(fmt::format("post_processor: {} is not supported; TemplateProcessing, RobertaProcessing, "
                               "BertProcessing and ByteLevel are",
                               kind));
-  std::vector<std::int32_t> before, after;
-  std::vector<std::int32_t>* side = &before;
+  std::vector<std::int32_t>* side = &into_.before_;
   for (const Json& piece : part.at("single")) {
     if (piece.contains("Sequence")) {
-      if (side == &after) return refuse("post_processor: a template with the text twice is not supported");
-      side = &after;
+      if (side == &into_.after_) return refuse("post_processor: a template with the text twice is not supported");
+      side = &into_.after_;
       continue;
     }
     const std::string token = piece.at("SpecialToken").at("id");
-    for (const Json& id : part.at("special_tokens").at(token).at("ids")) side->push_back(id);
+    for (const Json& id : part.at("special_tokens").at(token).at("ids")) side->push_back(token_of(id));
   }
-  if (side == &before) return refuse("post_processor: a template without the text is not supported");
-  put_around(std::move(before), after);
+  if (side == &into_.before_) refuse("post_processor: a template without the text is not supported");
 }
 
 void TokenizerReader::read_decoder(const Json& part) {

@@ -1,7 +1,7 @@
 #pragma once
+#include <map>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
-#include <set>
 #include <string>
 
 #include "io/text/tokenizer.hpp"
@@ -28,19 +28,23 @@ class TokenizerReader {
   void read_vocabulary(const Json& model);
   void refuse_unknown_bytes(const Json& model);
   void read_added(const Json& tokens);
+  void check_added(const Json& token);
   void read_normalizer(const Json& part);
   void read_words(const Json& part);
   void read_split(const Json& part);
   void read_template(const Json& part);
   void read_decoder(const Json& part);
-  void put_around(std::vector<std::int32_t> before, const std::vector<std::int32_t>& after);
   void add_cut(const std::string& expression, Cutting cutting, bool inverted = false);
   std::optional<std::string> expression_of(const Json& pattern, const char* where);
+  std::int32_t id_of(const Json& id, const char* where);
+  std::int32_t token_of(const Json& id);
   void keep(const std::string& token, std::int32_t id);
 
   Tokenizer& into_;
   std::string name_;
-  int decoders_ = 0;
+  std::map<std::string, std::int32_t> ids_;  ///< of all tokens
+  std::int32_t next_added_ = 0;              ///< the id of the next added token that is no token of the model
+  int decoders_ = 0, templates_ = 0;
   Problems problems_;
 };
 

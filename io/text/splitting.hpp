@@ -43,7 +43,7 @@ class Pattern {
   Pattern& operator=(Pattern&&) noexcept;
 
   /// The whole text in order: matches and what is between them. Throws Error{usage} with the place where the search
-  /// needs more memory than ICU takes.
+  /// needs more memory than ICU takes, or some ten seconds.
   std::vector<TextStretch> stretches(std::string_view text) const;
 
  private:

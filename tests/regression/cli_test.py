@@ -262,9 +262,12 @@ class Explain(Cli):
         done = self.expect(0, "explain", "optimizer.schedule").stdout
         for text in ("optimizer.schedule", "a choice", "cosine | linear | constant | wsd", "fixed"):
             self.assertIn(text, done)
+        self.assertNotIn("effect", done)
 
     def test_a_section_and_all(self):
+        self.assertIn("  effect   only with position rotary (model.position)\n", self.expect(0, "explain", "model.rope_base").stdout)
         section = self.expect(0, "explain", "model").stdout
+        self.assertRegex(section, "rope_base .*; has an effect only with position rotary ")
         self.assertIn("model.moe:", section)
         self.assertIn("top_k", section)
         self.assertNotIn("optimizer", section)

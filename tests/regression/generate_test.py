@@ -16,8 +16,8 @@ class Generate(runs.Runs):
     def generate(self, code, ranks, *arguments, **options):
         return self.run_to_its_end(code, ranks, "generate", *arguments, **options)
 
-    def answer(self, ranks, *arguments):
-        out, err = self.generate(0, ranks, *arguments, "--json")
+    def answer(self, ranks, *arguments, **options):
+        out, err = self.generate(0, ranks, *arguments, "--json", **options)
         self.assertEqual(err, "")
         return json.loads(out)
 
@@ -83,6 +83,20 @@ class Generate(runs.Runs):
         self.assertEqual(self.answer(1, folder, "--prompt", "2+2=", "--tokens", "5", "--temperature", "0")["tokens"], [])
         self.assertIn("no token for", self.generate(2, 2, folder, "--prompt", "z{")[1])
         self.assertTrue(os.path.exists(config))
+
+    def test_json_holds_every_byte(self):
+        self.train(0, 1, self.deck("a"))
+        decoded = lambda ids: bytes(ids).decode(errors="replace")   # a model of bytes: each is a token
+        seen = set()
+        for seed in range(8):   # so hot that every byte is about as likely
+            found = self.answer(1, "a", "--prompt-ids", "12,27,0,237,160,128", "--seed", str(seed), "--temperature", "1000", "--tokens", "27")
+            self.assertEqual(found["text"], decoded(found["tokens"]))
+            seen |= set(found["tokens"])
+        self.assertTrue(seen & set(range(32)) and seen & set(range(128, 256)), seen)
+        for prompt in ("\f\x1b\x00\x7f\x01", "a\udce4b", "\udced\udca0\udcbd", "\udcff\udcfe", "\u2028\x85\ufeff"):   # \udcXX: the byte 0xXX
+            raw = prompt.encode(errors="surrogateescape")
+            found = self.answer(1, "a", "--prompt", "-", "--tokens", "1", input=prompt)
+            self.assertEqual((found["prompt"], found["prompt_tokens"]), (decoded(raw), list(raw)))
 
     def test_refusals(self):
         folder = os.path.join(ORACLE, "hf", "llama")

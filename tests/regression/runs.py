@@ -147,7 +147,7 @@ class Runs(InFolder):
 
     def start(self, ranks, *arguments, verb="train", fault=""):
         return subprocess.Popen([MPIEXEC, "-n", str(ranks), *self.wrapper, TESSERA, verb, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                stderr=subprocess.PIPE, text=True, cwd=self.folder,
+                                stderr=subprocess.PIPE, text=True, errors="surrogateescape", cwd=self.folder,
                                 env={**os.environ, "OMP_NUM_THREADS": "1", "TESSERA_TEST_FOLDER": self.folder, "TESSERA_FAULT": fault})
 
     def rank_of(self):

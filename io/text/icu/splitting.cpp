@@ -4,14 +4,19 @@
 #include <unicode/bytestream.h>
 #include <unicode/normalizer2.h>
 #include <unicode/uchar.h>
+#include <unicode/uniset.h>
 #include <unicode/uregex.h>
 #include <unicode/utext.h>
 #include <unicode/utf8.h>
 
+#include "io/text/icu/oniguruma.hpp"
 #include "kernels/base/error.hpp"
 
 namespace tessera {
 namespace {
+
+/// Some ten seconds, in ICU's units of 10,000 steps: expressions can take a time exponential in the text.
+constexpr std::int32_t steps_at_most = 20'000;
 
 void check(UErrorCode status, const char* what) {
   if (U_FAILURE(status)) throw Error(Exit::internal, fmt::format("ICU: {}: {}", what, u_errorName(status)));
@@ -61,54 +66,27 @@ bool of_words(UChar32 c) {
          u_hasBinaryProperty(c, UCHAR_JOIN_CONTROL);
 }
 
-/// What an expression holds that Oniguruma reads in another way than ICU; empty: nothing.
-std::string read_otherwise(const std::string& expression) {
-  for (std::size_t at = 0; at < expression.size(); ++at) {
-    const std::string_view rest = std::string_view(expression).substr(at);
-    if (rest[0] == '\\') {
-      if (rest.size() > 1 && std::string_view("hHvVKXyYQEgkMCcNO").find(rest[1]) != std::string_view::npos)
-        return std::string(rest.substr(0, 2));
-      ++at;
-      continue;
-    }
-    if (rest.starts_with("[:")) return "[:";
-    if (rest.starts_with("(?")) {
-      const std::size_t flags = rest.find_first_not_of("imswxudaW-", 2);
-      if (flags != std::string_view::npos && flags > 2 && (rest[flags] == ':' || rest[flags] == ')'))
-        if (rest.substr(2, flags - 2).find_first_not_of("i-") != std::string_view::npos)
-          return std::string(rest.substr(0, flags + 1));
-    }
-    if (rest.starts_with("}+")) {
-      const std::size_t open = expression.rfind('{', at);
-      if (open != std::string::npos && (open < 2 || (expression[open - 1] != 'p' && expression[open - 1] != 'P')))
-        return expression.substr(open, at + 2 - open);
-    }
+/// The library's normal forms are those of an older Unicode: what was assigned later has none, and combines with
+/// nothing.
+const icu::Normalizer2& normalizer_of(NormalForm form) {
+  static const auto filtered = [](const icu::Normalizer2* (*instance)(UErrorCode&)) {
+    UErrorCode status = U_ZERO_ERROR;
+    static const icu::UnicodeSet known(UNICODE_STRING_SIMPLE("[:age=9.0:]"), status);
+    const icu::Normalizer2* const whole = instance(status);
+    check(status, "normalization");
+    return icu::FilteredNormalizer2(*whole, known);
+  };
+  static const icu::FilteredNormalizer2 nfc = filtered(&icu::Normalizer2::getNFCInstance),
+                                        nfd = filtered(&icu::Normalizer2::getNFDInstance),
+                                        nfkc = filtered(&icu::Normalizer2::getNFKCInstance),
+                                        nfkd = filtered(&icu::Normalizer2::getNFKDInstance);
+  switch (form) {
+    case NormalForm::nfc: return nfc;
+    case NormalForm::nfd: return nfd;
+    case NormalForm::nfkc: return nfkc;
+    case NormalForm::nfkd: break;
   }
-  return "";
-}
-
-/// The expression for ICU, whose \w and \b leave out numbers that are no digits, which Oniguruma's have.
-std::string translated(const std::string& expression) {
-  constexpr std::string_view of_word = R"(\p{Alphabetic}\p{M}\p{N}\p{Pc}])";
-  const std::string word = fmt::format("[{}", of_word), other = fmt::format("[^{}", of_word);
-  std::string result;
-  int sets = 0;
-  for (std::size_t at = 0; at < expression.size(); ++at) {
-    const char c = expression[at];
-    if (c == '[') ++sets;
-    if (c == ']' && sets > 0) --sets;
-    if (c != '\\' || at + 1 == expression.size()) {
-      result += c;
-      continue;
-    }
-    const char name = expression[++at];
-    if (name == 'w') result += word;
-    else if (name == 'W') result += other;
-    else if (name == 'b' && sets == 0) result += fmt::format("(?:(?<={0})(?!{0})|(?<!{0})(?={0}))", word);
-    else if (name == 'B' && sets == 0) result += fmt::format("(?:(?<={0})(?={0})|(?<!{0})(?!{0}))", word);
-    else result += {c, name};
-  }
-  return result;
+  return nfkd;
 }
 
 }  // namespace
@@ -128,15 +106,10 @@ std::size_t broken_utf8(std::string_view text) {
 
 std::string normalized(NormalForm form, std::string_view text) {
   UErrorCode status = U_ZERO_ERROR;
-  const icu::Normalizer2* const normalizer = form == NormalForm::nfc    ? icu::Normalizer2::getNFCInstance(status)
-                                             : form == NormalForm::nfd  ? icu::Normalizer2::getNFDInstance(status)
-                                             : form == NormalForm::nfkc ? icu::Normalizer2::getNFKCInstance(status)
-                                                                  : icu::Normalizer2::getNFKDInstance(status);
-  check(status, "normalization");
   std::string result;
   icu::StringByteSink<std::string> sink(&result);
-  normalizer->normalizeUTF8(0, icu::StringPiece(text.data(), static_cast<std::int32_t>(text.size())), sink, nullptr,
-                            status);
+  const icu::StringPiece input(text.data(), static_cast<std::int32_t>(text.size()));
+  normalizer_of(form).normalizeUTF8(0, input, sink, nullptr, status);
   check(status, "normalization");
   return result;
 }
@@ -177,19 +150,16 @@ struct Pattern::Expression {
 };
 
 Pattern::Pattern(const std::string& expression) : expression_(std::make_unique<Expression>()) {
-  if (const std::string other = read_otherwise(expression); !other.empty())
-    throw Error(Exit::file, fmt::format("\"{}\" is not supported: {} has another meaning for each library of regular "
-                                        "expressions",
-                                        expression, other));
   UErrorCode status = U_ZERO_ERROR;
   UParseError where{};
   expression_->compiled =
-      uregex_openUText(Utf8(translated(expression)).get(), UREGEX_MULTILINE | UREGEX_UNIX_LINES, &where, &status);
+      uregex_openUText(Utf8(pattern_for_icu(expression)).get(), UREGEX_MULTILINE | UREGEX_UNIX_LINES, &where, &status);
   if (U_FAILURE(status))
     throw Error(Exit::file, fmt::format("\"{}\" is no regular expression: {} at character {}", expression,
                                         u_errorName(status), where.offset));
   uregex_setStackLimit(expression_->compiled, 0, &status);  // a run of spaces needs some words of stack a character
-  check(status, "stack");
+  uregex_setTimeLimit(expression_->compiled, steps_at_most, &status);
+  check(status, "limits");
 }
 Pattern::~Pattern() = default;
 Pattern::Pattern(Pattern&&) noexcept = default;
@@ -212,7 +182,7 @@ std::vector<TextStretch> Pattern::stretches(std::string_view text) const {
     end = stop;
     matched = true;
   }
-  if (status == U_REGEX_STACK_OVERFLOW || status == U_MEMORY_ALLOCATION_ERROR)
+  if (status == U_REGEX_STACK_OVERFLOW || status == U_REGEX_TIME_OUT || status == U_MEMORY_ALLOCATION_ERROR)
     throw Error(Exit::usage, fmt::format("the text has a run of characters from about its byte {} on that is too long "
                                          "for the tokenizer's pattern of words: break it with spaces or line ends",
                                          end));

@@ -129,5 +129,15 @@ TEST(Effects, AResolvedDeckGivesEveryKeyAndMeansItsOwn) {
   EXPECT_TRUE(told(config, all).contains("optimizer.muon.scale"));
 }
 
+TEST(Effects, AreExplained) {
+  for (const Situation& situation : situations)
+    EXPECT_TRUE(when_it_matters(situation.key).starts_with("only ")) << situation.key;
+  EXPECT_EQ(when_it_matters("run.seed"), "");
+  EXPECT_EQ(when_it_matters("model.rope_base"), "only with position rotary (model.position)");
+  EXPECT_EQ(when_it_matters("model.rope_scaling.factor"), "only with position rotary (model.position)");
+  EXPECT_EQ(when_it_matters("checkpoint.async"), "only with checkpoint.every_steps above 0: without it the last step "
+                                                 "and early ends alone are saved");
+}
+
 }  // namespace
 }  // namespace tessera

@@ -6,7 +6,7 @@ namespace tessera {
 namespace {
 
 std::string shown(std::string_view bytes) {
-  Characters characters;
+  Characters characters(Controls::replaced);
   std::string text;
   for (char byte : bytes) text += characters.take(byte);
   return text + characters.rest();
@@ -20,7 +20,7 @@ TEST(Characters, PassThroughAsTheyAre) {
 }
 
 TEST(Characters, ComeAsSoonAsTheyAreWhole) {
-  Characters characters;
+  Characters characters(Controls::replaced);
   EXPECT_EQ(characters.take('a'), "a");
   EXPECT_EQ(characters.take('\xE4'), "");
   EXPECT_EQ(characters.take('\xB8'), "");
@@ -40,6 +40,13 @@ TEST(Characters, ThatAreNoneAreReplacedOnceASequence) {
   EXPECT_EQ(shown("\xE4\xB8!"), no + "!");            // cut short by another
   EXPECT_EQ(shown("\xF0\x9F\x99"), no);               // cut short by the end
   EXPECT_EQ(shown("\xE4\xE4\xB8\x96"), no + "\xE4\xB8\x96");
+}
+
+TEST(Characters, OfControlAreTextWhereAsked) {
+  std::string all;
+  for (int byte = 0; byte < 0x80; ++byte) all += static_cast<char>(byte);
+  EXPECT_EQ(text_of(all), all);
+  EXPECT_EQ(text_of("\xE4\x1B\xFF\x0C\xF0\x9F"), "\xEF\xBF\xBD\x1B\xEF\xBF\xBD\x0C\xEF\xBF\xBD");
 }
 
 }  // namespace
