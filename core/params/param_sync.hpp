@@ -8,11 +8,11 @@
 #include "core/comm/mesh.hpp"
 #include "core/params/masters.hpp"
 #include "core/params/pending_reductions.hpp"
+#include "core/params/rounds.hpp"
 #include "core/params/slots.hpp"
 #include "core/params/sync_rules.hpp"
 #include "core/params/sync_schedule.hpp"
 #include "core/params/tokens.hpp"
-#include "core/params/writes.hpp"
 
 namespace tessera {
 

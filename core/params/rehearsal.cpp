@@ -2,7 +2,7 @@
 #include <utility>
 
 #include "core/params/sync_schedule.hpp"
-#include "core/params/writes.hpp"
+#include "core/params/rounds.hpp"
 
 /// check() and collectives_of(): a step by a schedule, without memory and without other ranks.
 namespace tessera {

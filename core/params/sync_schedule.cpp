@@ -5,7 +5,6 @@
 #include <limits>
 #include <utility>
 
-#include "core/params/writes.hpp"
 #include "kernels/digest/digest.hpp"
 #include "kernels/formats/registry.hpp"
 
@@ -198,21 +197,22 @@ void add_reductions(const SyncInputs& of, SyncSchedule& schedule) {
       one.after = {static_cast<int>(visit - schedule.resident.begin())};
     schedule.reductions.push_back(one);
   };
-  Writes writes(schedule.contributions, of.layout);
   const auto expected = [&](GroupId group) {
     return keeps_gradients(of, schedule, group) ? of.rules.micro_batches : 1;
   };
-  for (GroupId group : slot_of.ids()) writes.begin_round(group, expected(group));
+  const std::vector<Contribution>& all = of.usage.contributions;
+  const auto group_of = [&](std::size_t i) { return of.layout.group_of(all[i].param); };
+  IndexedBy<GroupId, std::size_t> last(slot_of.size(), all.size());  // contribution to each group in a micro-batch
+  for (std::size_t i = 0; i < all.size(); ++i) last[group_of(i)] = i;
   for (int m = 0; m < of.rules.micro_batches; ++m)
-    for (const Contribution& one : of.usage.contributions) {
-      const GroupId group = of.layout.group_of(one.param);
-      if (!writes.completes(one.param)) continue;
-      if (keeps_gradients(of, schedule, group) && of.rules.reduce == Overlap::off) continue;
-      add(group, expected(group), BeginAt::last_write);
-      writes.begin_round(group, expected(group));
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      const GroupId group = group_of(i);
+      const bool at_end = m + 1 == of.rules.micro_batches && of.rules.reduce == Overlap::on;
+      if (i == last[group] && (at_end || !keeps_gradients(of, schedule, group)))
+        add(group, expected(group), BeginAt::last_write);
     }
   for (GroupId group : slot_of.ids())
-    if (rounds[group] == 0) add(group, writes.written(group) ? expected(group) : 0, BeginAt::end_of_step);
+    if (rounds[group] == 0) add(group, last[group] == all.size() ? 0 : expected(group), BeginAt::end_of_step);
 }
 
 /// Whether the ranks that share a bucket agree on amaxes before they quantize their shards of it.

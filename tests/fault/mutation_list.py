@@ -261,7 +261,7 @@ MUTATIONS = [
              "  return gathers_modules(config) ? GatherUnit::module : GatherUnit::block;", "  return GatherUnit::block;",
              "unit.sync_schedule_test Full.OneForwardAndOneBackwardWhereOnePayloadServesBoth"),
     Mutation("a_tied_embedding_is_reduced_twice", "the head's part of a tied embedding is reduced before the tokens' is there",
-             (Edit("core/params/writes.hpp", "    return ++count.written == count.expected && ", "    return ++count.written > 0 && "),),
+             (Edit("core/params/rounds.hpp", "    return ++count.written == count.expected && ", "    return ++count.written > 0 && "),),
              (SLICES.format(2),)),
     mutation("prefetched_into_the_open_slot", "the visits of a pool do not alternate between its slots", SCHEDULE,
              "        visit.slot = (open.slot + 1) % schedule.pools[visit.pool].slots;\n", "",
