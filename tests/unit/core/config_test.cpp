@@ -184,7 +184,7 @@ TEST(Check, NamesEveryContradiction) {
   EXPECT_EQ(contradictions(config), List{"sample.prompt: is empty: generation starts from at least one byte"});
 
   config = sound();
-  config.debug = {0, "one.json", "one.json"};
+  config.debug.trace = config.debug.profile = "one.json";
   EXPECT_EQ(contradictions(config), List{"debug.profile: is the file of debug.trace too: name another"});
 }
 
