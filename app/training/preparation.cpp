@@ -195,7 +195,10 @@ void read_corpus(Prepared& run, Task task, Problems& problems) {
   });
   if (data.eval_files.empty()) return;
   attempt(problems, [&] {
-    if (task == Task::training) refuse_shared_files(run, problems);
+    Problems shared;
+    refuse_shared_files(run, shared);
+    if (task == Task::training) problems.add(shared);
+    else if (!shared.empty()) run.trained_copy = shared.list().front().text;  // which an evaluation is allowed
     run.held =
         corpus_of(run, "data.eval_files", data.eval_files, "", problems,
                   [&](std::int64_t tokens, Problems& found) { return windows_held(config, tokens, found); });

@@ -49,7 +49,7 @@ struct Prepared {
   std::filesystem::path made_with;   ///< the tokenizer.json beside the token files; empty if there is none
   std::vector<std::string> told;     ///< of what the run begins from, a line each
   std::int64_t most_evaluated = 0;   ///< windows that an evaluation takes at most, on any number of ranks
-  std::string trained_copy;          ///< says which evaluation file equals which training file; empty if none does
+  std::string trained_copy;  ///< says which evaluation file is, or equals, which training file; empty if none does
 };
 
 /// Prepares without a launch (validate, plan). Throws at once all problems with a run on `ranks` ranks that one process

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <numbers>
@@ -98,6 +99,7 @@ Problems problems_with_evaluating(Prepared& run, const GivenWeights& given, std:
     if (given.corpus_hash == hex(run.corpus_hash())) told.push_back(keep_windows(run, given.config));
     told.push_back(overlap_text(given, run));
     told.push_back(doubt_text(evaluated_by(run)));
+    if (!run.trained_copy.empty()) told.push_back("WARNING: " + run.trained_copy);
   });
   return problems;
 }
