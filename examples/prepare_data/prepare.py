@@ -348,7 +348,7 @@ NORMALIZERS = ("NFC", "NFD", "NFKC", "NFKD", "Lowercase", "Prepend", "Strip", "R
 CUTS = ("ByteLevel", "Split", "Digits", "Punctuation", "Whitespace", "WhitespaceSplit", "BertPreTokenizer", "CharDelimiterSplit")
 PROCESSORS = ("ByteLevel", "TemplateProcessing", "RobertaProcessing", "BertProcessing")
 PROPERTIES = re.compile(r"[CLMNPSZ][a-zC]?|Han|Latin|Greek|Cyrillic|Arabic|Hebrew|Hiragana|Katakana|Hangul|Thai|Devanagari|Any|ASCII|Blank|Emoji|Extended_Pictographic|Graph|Lower|Print|Punct|Space|Upper")
-SIGN = re.compile(r"\\[pP]\{\^?(?P<property>[^}]*)\}|\\x[89a-fA-F]|\\.|\(\?#|\(\?(?P<options>[imswxudaW-]+)[:)]|\{\d*(?P<range>,?)\d*\}[+?]?|--|-\[|\[:|\[\^?\]|&&|&\[|.", re.S)
+SIGN = re.compile(r"\\[pP]\{\^?(?P<property>[^}]*)\}|\\x[89a-fA-F].|\\.|\(\?#|\(\?(?P<options>[imswxudaW-]+)[:)]|\{\d*(?P<range>,?)\d*\}[+?]?|--|-\[|\[:|\[\^?\]|&&|&\[|.", re.S)
 
 
 def foreign(pattern):
