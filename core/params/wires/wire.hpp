@@ -12,7 +12,7 @@
 
 namespace tessera {
 
-/// A stored array of weights, as Weights and ParamSync show it.
+/// A stored array of weights, as ParamSync shows it.
 struct Plane {
   GroupId group;
   BucketId bucket;
