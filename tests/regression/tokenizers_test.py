@@ -203,6 +203,10 @@ class Tokenizers(unittest.TestCase):
         self.program.stdin.flush()
         return json.loads(self.program.stdout.readline())
 
+    def needs_icu(self):
+        if "without ICU" in self.ask(json.dumps(Drawn(random.Random(0)).file()), []).get("refused", ""):
+            self.skipTest("built without ICU")
+
     def compare(self, file, texts, certain=True):
         text = json.dumps(file, ensure_ascii=False)
         answer = self.ask(text, texts)
@@ -231,8 +235,7 @@ class Tokenizers(unittest.TestCase):
             self.assertEqual(bytes(got["bytes"]).decode(errors="replace"), library.decode(ids), (given[:200], told))
 
     def test_files_of_random_parts(self):
-        if "without ICU" in self.ask(json.dumps(Drawn(random.Random(0)).file()), []).get("refused", ""):
-            self.skipTest("built without ICU")
+        self.needs_icu()
         for seed in range(FILES):
             with self.subTest(seed=seed):
                 draw = random.Random(seed)
@@ -243,7 +246,8 @@ class Tokenizers(unittest.TestCase):
         self.assertGreater(self.compared, self.taken * TEXTS * 0.8)
 
     def test_every_character(self):
-        """What each kind of part makes of every character that Python knows, one character of LETTERS between."""
+        """What each kind of part makes of every character that Python knows, a letter between."""
+        self.needs_icu()
         known = [chr(code) for code in range(0x110000) if unicodedata.category(chr(code)) not in ("Cn", "Cs") and (code < 0xE000 or code >= 0xF900) and not 0xF0100 <= code]
         split = lambda pattern, behaviour="Removed": dict(type="Split", pattern={"Regex": pattern}, behavior=behaviour, invert=False)
         parts = [dict(type="Whitespace"), dict(type="WhitespaceSplit"), dict(type="BertPreTokenizer"), dict(type="Punctuation", behavior="Isolated"), dict(type="Digits", individual_digits=True),
@@ -262,8 +266,7 @@ class Tokenizers(unittest.TestCase):
         self.assertGreater(self.taken, 40)
 
     def test_long_runs(self):
-        if "without ICU" in self.ask(json.dumps(Drawn(random.Random(0)).file()), []).get("refused", ""):
-            self.skipTest("built without ICU")
+        self.needs_icu()
         length = 1_000_000 if FILES >= LONG else 400_000
         file = Drawn(random.Random(1)).file() | dict(normalizer=None, post_processor=None, added_tokens=[], truncation=None, padding=None)
         spaces = [dict(id=len(file["model"]["vocab"]) + i, content=content, single_word=False, lstrip=i % 2 == 0, rstrip=i % 3 == 0, normalized=True, special=False) for i, content in enumerate(("    ", "\n", "🙂"))]
