@@ -198,7 +198,7 @@ void add_batch_findings(const RunConfig& config, int ranks, std::vector<Finding>
                                     batch.global, micro_batches, batch.micro, expert, batch_advice(batch, expert))});
   else if (!by_batch && micro_batches % ranks != 0)
     findings.push_back({{"batch.global", "batch.micro", "reduce.order"},
-                        fmt::format("{} sequences cannot be shared evenly by {} ranks in micro-batches of {}: {}, or "
+                        fmt::format("{} sequences cannot be shared by {} ranks in micro-batches of {}: {}, or "
                                     "reduce.order batch{}",
                                     batch.global, ranks, batch.micro, batch_advice(batch, ranks),
                                     micro_batches < ranks ? fmt::format(" and at most {} ranks", micro_batches) : "")});

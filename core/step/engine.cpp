@@ -202,6 +202,14 @@ void Engine::decide(const Reduced& gradients) {
                   quantizes() ? memory_.counted_sums() : Tensor{});
 }
 
+/// What decide() found. Waits for the device; the host's own work is done already.
+ClipResult Engine::decided() {
+  if (!stream_.native()) return *memory_.clip();
+  ClipResult clip;
+  device_.download(stream_, &clip, {memory_.clip(), DType::u8, {sizeof clip}});
+  return clip;
+}
+
 Attempt Engine::attempt(const Reduced& gradients) {
   Attempt made;
   made.sums.resize(static_cast<std::size_t>(memory_.all_sums().elements()));
@@ -216,10 +224,7 @@ Attempt Engine::attempt(const Reduced& gradients) {
 
 /// Computes the step once more if it would be skipped, and has both attempts judged.
 Reduced Engine::confirmed(Reduced&& gradients) {
-  if (!judge_) return std::move(gradients);
-  ClipResult clip;
-  device_.download(stream_, &clip, {memory_.clip(), DType::u8, {sizeof clip}});
-  if (clip.skip == 0) return std::move(gradients);
+  if (!judge_ || decided().skip == 0) return std::move(gradients);
   const Attempt first = attempt(gradients);
   { const Reduced dropped = std::move(gradients); }
   memory_.clear_sums(stream_);

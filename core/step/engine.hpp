@@ -94,6 +94,7 @@ class Engine {
   Accumulating accumulate();
   Reduced reduce(Accumulating&& sum);
   void decide(const Reduced& gradients);
+  ClipResult decided();
   Reduced confirmed(Reduced&& gradients);
   Attempt attempt(const Reduced& gradients);
   Updated update(Reduced&& gradients);

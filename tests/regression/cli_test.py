@@ -61,7 +61,7 @@ class Usage(Cli):
                 self.assertIn(option, self.expect(0, verb, "--help").stdout)
 
     def test_help_of_an_unknown_verb(self):
-        for first, *arguments in (["anything: unknown verb, there are train, eval, generate, plan, validate, explain, compare, info, checkpoint, quantize",
+        for first, *arguments in (["anything: unknown verb, there are train, eval, audit, generate, plan, validate, explain, compare, info, checkpoint, quantize",
                                    "anything", "--help"],
                                   ["trian: unknown verb, did you mean train?", "trian", "-h"],
                                   ["trian: unknown verb, did you mean train?", "--help", "trian"],
