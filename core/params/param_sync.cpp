@@ -51,7 +51,7 @@ void ParamSync::make_wires(const Masters& masters) {
       for (const ParamBucket& own : group.buckets)
         if (format(own) == format(first) && own.places.size() == first.places.size())
           buckets.push_back({group.id, own.id, own.places, own.staged, masters.shard(own.id)});
-    wires_.push_back(make_wire({device_, registry_, layout_, mesh_.ranks()}, first.way, buckets));
+    wires_.push_back(make_wire({device_, registry_, layout_, mesh_.ranks()}, first.travel, buckets));
     for (const WireBucket& own : buckets) buckets_[own.id]->wire = wires_.back().get();
   }
 }
@@ -119,7 +119,7 @@ void ParamSync::visit_planes(const ParamGroup& group, const Held& held,
                              const std::function<void(const Plane&)>& see) const {
   for (const ParamBucket& own : group.buckets)
     own.places[static_cast<std::size_t>(held.place)].visit([&](PlaneKind kind, const StoredArray& array) {
-      if (holds(layout_.buckets()[own.id].key.format, own.way, held.sides, kind))
+      if (holds(layout_.buckets()[own.id].key.format, own.travel, held.sides, kind))
         see({group.id, own.id, kind, array.values, array.members});
     });
 }

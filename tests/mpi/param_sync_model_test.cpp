@@ -179,7 +179,7 @@ class Walk {
     }
     for (const BucketGroup& group : layout_.groups())
       model_.stages.add(std::ranges::count_if(group.buckets, [&](BucketId b) {
-        return way_of(layout_.buckets()[b].key.format, rules.weights) == Way::source;
+        return travel_of(layout_.buckets()[b].key.format, rules.weights) == Travel::bf16;
       }));
     const auto append = [this](GroupId group) {
       if (std::ranges::find(model_.order, group) == model_.order.end()) model_.order.push_back(group);
