@@ -12,8 +12,8 @@
 namespace tessera {
 namespace {
 
-Way way_of(const RunPlan& plan, BucketId bucket) {
-  return way_of(plan.layout.buckets()[bucket].key.format, plan.sync.weights);
+Travel travel_of(const RunPlan& plan, BucketId bucket) {
+  return travel_of(plan.layout.buckets()[bucket].key.format, plan.sync.weights);
 }
 
 /// Text of what travels of a group's buckets, and why that is enough.
@@ -21,7 +21,7 @@ std::string reasons(const RunPlan& plan, GroupId group) {
   std::string text;
   for (BucketId b : plan.layout.groups()[group].buckets) {
     const WeightFormat& format = plan.layout.buckets()[b].key.format;
-    const std::string why = travels_as(format, way_of(plan, b)) + ": " + reason_of(format, way_of(plan, b));
+    const std::string why = travels_as(format, travel_of(plan, b)) + ": " + reason_of(format, travel_of(plan, b));
     if (text.find(why) == std::string::npos) text += (text.empty() ? "" : "; ") + why;
   }
   return text;
@@ -42,7 +42,7 @@ PlannedGather once_a_step(const RunPlan& plan, GroupId group) {
 /// Whether a bucket of the group has two copies that travel apart.
 bool has_two_payloads(const RunPlan& plan, GroupId group) {
   for (BucketId b : plan.layout.groups()[group].buckets)
-    if (payload_of(plan.layout.buckets()[b].key.format, way_of(plan, b), Side::columnwise) == Sides::columnwise)
+    if (payload_of(plan.layout.buckets()[b].key.format, travel_of(plan, b), Side::columnwise) == Sides::columnwise)
       return true;
   return false;
 }

@@ -154,21 +154,21 @@ nlohmann::ordered_json owners_json(const RunPlan& plan) {
   return json;
 }
 
-Way way_of(const RunPlan& plan, const Bucket& bucket) { return way_of(bucket.key.format, plan.sync.weights); }
+Travel travel_of(const RunPlan& plan, const Bucket& bucket) { return travel_of(bucket.key.format, plan.sync.weights); }
 
 /// Memory in which a bucket's slices are staged for the all-gather.
 std::string_view staged_in(const RunPlan& plan, const Bucket& bucket) {
-  if (way_of(plan, bucket) != Way::source) return "in place";
+  if (travel_of(plan, bucket) != Travel::bf16) return "in place";
   return name_of(plan.sync.weights.staging == GatherStaging::ring ? GatherStaging::ring : GatherStaging::alias_grads);
 }
 
 std::string bucket_text(const RunPlan& plan, const Bucket& bucket) {
   const auto [least, most] = std::ranges::minmax(bucket.counts);
-  const Way way = way_of(plan, bucket);
+  const Travel travel = travel_of(plan, bucket);
   std::string text = fmt::format("{} {} {}, held {}, wire {}", name_of(bucket.key.format),
                                  name_of(bucket.key.processes), name_of(bucket.key.owner),
-                                 held_as(bucket.key.format, way), travels_as(bucket.key.format, way));
-  if (way == Way::source) text += fmt::format(" staged in {}", staged_in(plan, bucket));
+                                 held_as(bucket.key.format, travel), travels_as(bucket.key.format, travel));
+  if (travel == Travel::bf16) text += fmt::format(" staged in {}", staged_in(plan, bucket));
   const auto slices = std::ranges::count_if(bucket.counts, [](std::int64_t n) { return n > 0; });
   text += fmt::format(", {} in {}", counted(bucket.size.value, "element"), counted(slices, "slice"));
   if (least != most) text += fmt::format(" of at most {}", most);
@@ -193,11 +193,11 @@ nlohmann::ordered_json groups_json(const RunPlan& plan) {
       const Bucket& bucket = plan.layout.buckets()[b];
       nlohmann::ordered_json names = nlohmann::ordered_json::array();
       for (const Placement& p : bucket.parameters()) names.push_back(plan.registry[p.param].name);
-      const Way way = way_of(plan, bucket);
+      const Travel travel = travel_of(plan, bucket);
       buckets.push_back({{"format", name_of(bucket.key.format)},
-                         {"held", held_as(bucket.key.format, way)},
+                         {"held", held_as(bucket.key.format, travel)},
                          {"owner", name_of(bucket.key.owner)},
-                         {"wire", travels_as(bucket.key.format, way)},
+                         {"wire", travels_as(bucket.key.format, travel)},
                          {"staged", staged_in(plan, bucket)},
                          {"elements", bucket.size.value},
                          {"slices", bucket.counts},

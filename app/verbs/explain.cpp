@@ -106,20 +106,20 @@ void print_gathers() {
   constexpr const char* row = "  {:<9} {:<9} {:<9} {:<9} {:<24} {:<8} {}\n";
   fmt::print("What is gathered, for each weight and step\n");
   fmt::print(fmt::runtime(row), "recipe", "held", "wire", "pass", "recompute", "bytes", "why");
-  const auto print = [&](const Recipe& recipe, Way way) {
-    const std::string held = way == Way::values ? "bf16" : "quantized", wire = travels_as(recipe.weight, way);
+  const auto print = [&](const Recipe& recipe, Travel travel) {
+    const std::string held = travel == Travel::plain ? "bf16" : "quantized", wire = travels_as(recipe.weight, travel);
     const bool plain = recipe.weight.plain == DType::f32;
     fmt::print(fmt::runtime(row), recipe.name, plain ? "fp32" : held, wire, "forward", "none, selective, full",
-               wire_bytes(recipe.weight, way),
-               "once, before its first use: " + reason_of(recipe.weight, way));
+               wire_bytes(recipe.weight, travel),
+               "once, before its first use: " + reason_of(recipe.weight, travel));
     fmt::print(fmt::runtime(row), recipe.name, plain ? "fp32" : held, wire, "backward", "none, selective, full", 0,
                "what forward gathered serves both directions, and what is computed again");
   };
   for (const Recipe& recipe : recipes()) {
-    print(recipe, Way::values);
+    print(recipe, Travel::plain);
     if (!recipe.weight.codes) continue;
-    print(recipe, Way::source);
-    print(recipe, Way::codes);
+    print(recipe, Travel::bf16);
+    print(recipe, Travel::codes);
   }
   fmt::print("  wire auto takes the fewer bytes. Cuts tile add one scale a block, where none is counted above.\n");
 }
@@ -129,12 +129,13 @@ void print_visits() {
   constexpr const char* row = "  {:<9} {:<9} {:<18} {:<16} {:<21} {:<9} {}\n";
   fmt::print("What `sharding: full` gathers, for each weight and micro-batch\n");
   fmt::print(fmt::runtime(row), "recipe", "held", "recompute", "forward", "backward", "bytes", "why");
-  const auto print = [&](const Recipe& recipe, Way way) {
-    const std::string held = way == Way::values ? (recipe.weight.plain == DType::f32 ? "fp32" : "bf16") : "quantized";
-    const auto in_all = [&](int times) { return fmt::format("{:.6g}", times * kept_bytes(recipe.weight, way)); };
-    if (payload_of(recipe.weight, way, Side::columnwise) != Sides::columnwise) {
+  const auto print = [&](const Recipe& recipe, Travel travel) {
+    const std::string plain = recipe.weight.plain == DType::f32 ? "fp32" : "bf16";
+    const std::string held = travel == Travel::plain ? plain : "quantized";
+    const auto in_all = [&](int times) { return fmt::format("{:.6g}", times * kept_bytes(recipe.weight, travel)); };
+    if (payload_of(recipe.weight, travel, Side::columnwise) != Sides::columnwise) {
       fmt::print(fmt::runtime(row), recipe.name, held, "any", "the one payload", "the same", in_all(2),
-                 reason_of(recipe.weight, way));
+                 reason_of(recipe.weight, travel));
       return;
     }
     fmt::print(fmt::runtime(row), recipe.name, held, "none", "rowwise", "columnwise", in_all(2),
@@ -147,8 +148,8 @@ void print_visits() {
                "*of modules that are computed again; 2/3 of the bytes for the others");
   };
   for (const Recipe& recipe : recipes()) {
-    print(recipe, Way::values);
-    if (recipe.weight.codes) print(recipe, Way::codes);
+    print(recipe, Travel::plain);
+    if (recipe.weight.codes) print(recipe, Travel::codes);
   }
 }
 

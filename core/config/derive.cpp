@@ -1,8 +1,8 @@
 #include <algorithm>
 
 #include "core/config/config.hpp"
+#include "core/config/travel.hpp"
 #include "kernels/base/index.hpp"
-#include "kernels/formats/registry.hpp"
 
 namespace tessera {
 namespace {
@@ -17,23 +17,23 @@ void derive_model(ModelConfig& model, DataKind data) {
   if (model.moe) model.moe->renormalize.fill(model.moe->top_k > 1);
 }
 
-/// Whether sending codes takes fewer bytes than bf16: one copy suffices, since the other is derived from it.
-bool travels_smaller_as_codes(const RunConfig& config) {
-  const std::optional<FormatId> format = find_format(name_of(config.precision.recipe));
-  return format && traits_of(*format).columnwise != formats::Columnwise::requantized;
+/// The format of the recipe's codes; bf16 has none.
+std::optional<FormatId> codes_of(const RunConfig& config) {
+  const RecipeName recipe = config.precision.recipe;
+  return recipe == RecipeName::bf16 ? std::nullopt : find_format(name_of(recipe));
+}
+
+Travel travel_of(const RunConfig& config) {
+  const WeightRules rules{config.precision.primary_weights, config.proof.wire, config.proof.staging, config.sharding};
+  return travel_of(codes_of(config), DType::bf16, rules);
 }
 
 }  // namespace
 
-bool stages_values(const RunConfig& config) {
-  const bool codes = config.proof.wire == GatherWire::quantized || config.sharding == Sharding::full;
-  if (config.precision.primary_weights == PrimaryWeights::bf16 || codes) return false;
-  return config.proof.wire == GatherWire::bf16 || !travels_smaller_as_codes(config);
-}
+bool stages_values(const RunConfig& config) { return travel_of(config) == Travel::bf16; }
 
 bool ships_both_copies(const RunConfig& config) {
-  const bool codes = config.proof.wire == GatherWire::quantized || config.sharding == Sharding::full;
-  return config.precision.primary_weights == PrimaryWeights::quantized && codes && !travels_smaller_as_codes(config);
+  return travel_of(config) == Travel::codes && copies_travel_apart(*codes_of(config));
 }
 
 bool gathers_modules(const RunConfig& config) {

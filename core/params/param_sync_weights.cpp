@@ -11,7 +11,7 @@ Use ParamSync::operand(Stream& stream, ParamId param, Side side) {
   ParamGroup& group = group_of(param);
   const BucketId id = layout_.place(param).bucket;
   const ParamBucket& own = *buckets_[id];
-  const Sides needed = payload_of(layout_.buckets()[id].key.format, own.way, side);
+  const Sides needed = payload_of(layout_.buckets()[id].key.format, own.travel, side);
   const Visit* now = cursor_.open(group.pool);
   if (!now || !now->serves(group.id, needed)) {
     const Visit* next = cursor_.upcoming(group.pool);

@@ -32,53 +32,36 @@ StoredArray packed(const Memory& memory, const ParamRegistry& registry, const Bu
   return array;
 }
 
-/// Whether the two copies travel apart, since neither can be derived from the other.
-bool travel_apart(const WeightFormat& format, Way way) {
-  return way == Way::codes && traits_of(*format.codes).columnwise == formats::Columnwise::requantized;
+bool travel_apart(const WeightFormat& format, Travel travel) {
+  return travel == Travel::codes && copies_travel_apart(*format.codes);
 }
 
 }  // namespace
 
-Way way_of(const WeightFormat& format, const WeightRules& rules) {
-  if (!format.codes || rules.held == PrimaryWeights::bf16) return Way::values;
-  if (rules.sharding == Sharding::full) return Way::codes;
-  if (rules.wire == GatherWire::bf16) return Way::source;
-  if (rules.wire == GatherWire::quantized) return Way::codes;
-  const int as_source = 8 * static_cast<int>(size_of(format.plain));
-  return traits_of(*format.codes).wire_bits < as_source ? Way::codes : Way::source;
+double wire_bytes(const WeightFormat& format, Travel travel) {
+  if (travel != Travel::codes) return static_cast<double>(size_of(format.plain));
+  if (travel_apart(format, travel)) return 2 * copy_bytes(*format.codes);
+  return traits_of(*format.codes).bits / 8.0;
 }
 
-double wire_bytes(const WeightFormat& format, Way way) {
-  if (way != Way::codes) return static_cast<double>(size_of(format.plain));
-  return visit_format(*format.codes, []<class F>() {
-    constexpr bool both = F::columnwise == formats::Columnwise::requantized;
-    constexpr double data = F::Element::bits / 8.0;
-    constexpr double scales = sizeof(typename F::Scale) / static_cast<double>(F::block.rows * F::block.columns);
-    return both ? 2 * (data + scales) : data;
-  });
+double kept_bytes(const WeightFormat& format, Travel travel) {
+  return travel == Travel::plain ? static_cast<double>(size_of(format.plain)) : copy_bytes(*format.codes);
 }
 
-double kept_bytes(const WeightFormat& format, Way way) {
-  if (way == Way::values) return static_cast<double>(size_of(format.plain));
-  return visit_format(*format.codes, []<class F>() {
-    return F::Element::bits / 8.0 + sizeof(typename F::Scale) / static_cast<double>(F::block.rows * F::block.columns);
-  });
+Sides payload_of(const WeightFormat& format, Travel travel, Side side) {
+  if (travel == Travel::plain) return Sides::none;
+  return side == Side::columnwise && travel_apart(format, travel) ? Sides::columnwise : Sides::rowwise;
 }
 
-Sides payload_of(const WeightFormat& format, Way way, Side side) {
-  if (way == Way::values) return Sides::none;
-  return side == Side::columnwise && travel_apart(format, way) ? Sides::columnwise : Sides::rowwise;
+std::string held_as(const WeightFormat& format, Travel travel) {
+  return std::string(travel == Travel::plain ? name_of(WeightFormat{format.plain, {}}) : name_of(format));
 }
-
-std::string held_as(const WeightFormat& format, Way way) {
-  return std::string(way == Way::values ? name_of(WeightFormat{format.plain, {}}) : name_of(format));
+std::string travels_as(const WeightFormat& format, Travel travel) {
+  return std::string(travel == Travel::codes ? "quantized" : name_of(WeightFormat{format.plain, {}}));
 }
-std::string travels_as(const WeightFormat& format, Way way) {
-  return std::string(way == Way::codes ? "quantized" : name_of(WeightFormat{format.plain, {}}));
-}
-std::string reason_of(const WeightFormat& format, Way way) {
-  if (way == Way::values) return "Q of the masters that the ranks hold in parts";
-  if (way == Way::source) return "every rank quantizes both copies from it";
+std::string reason_of(const WeightFormat& format, Travel travel) {
+  if (travel == Travel::plain) return "Q of the masters that the ranks hold in parts";
+  if (travel == Travel::bf16) return "every rank quantizes both copies from it";
   const formats::Columnwise columnwise = traits_of(*format.codes).columnwise;
   switch (columnwise) {
     case formats::Columnwise::requantized: return "codes and scales of both copies, neither of which gives the other";
@@ -88,9 +71,9 @@ std::string reason_of(const WeightFormat& format, Way way) {
   return "";
 }
 
-Planes::Planes(const ParamRegistry& registry, const Bucket& bucket, Way way, const ArrayPlaces& places) {
+Planes::Planes(const ParamRegistry& registry, const Bucket& bucket, Travel travel, const ArrayPlaces& places) {
   const auto array = [this](PlaneKind kind) -> StoredArray& { return arrays_[static_cast<std::size_t>(kind)]; };
-  if (way == Way::values) {
+  if (travel == Travel::plain) {
     array(PlaneKind::rowwise) = at_offsets(places, PlaneKind::rowwise, bucket.key.format.plain, bucket,
                                            [](ElementIndex elements) { return elements.value; });
     return;
@@ -118,12 +101,12 @@ Planes::Planes(const ParamRegistry& registry, const Bucket& bucket, Way way, con
   });
 }
 
-Planes Planes::allocated(Device& device, const ParamRegistry& registry, const Bucket& bucket, Way way) {
+Planes Planes::allocated(Device& device, const ParamRegistry& registry, const Bucket& bucket, Travel travel) {
   const auto allocate = [&](PlaneKind kind, DType type, const Shape& shape) {
     return kind == PlaneKind::block_scales ? Tensor{} : device.allocate(Category::weights, type, shape);
   };
-  Planes planes(registry, bucket, way, allocate);
-  if (way != Way::values)
+  Planes planes(registry, bucket, travel, allocate);
+  if (travel != Travel::plain)
     planes.visit([&](PlaneKind, const StoredArray& stored) { clear(device.compute(), stored.values); });
   return planes;
 }
@@ -137,9 +120,9 @@ StoredArray block_scales_of(Device& device, const ParamRegistry& registry, const
   });
 }
 
-bool holds(const WeightFormat& format, Way way, Sides sides, PlaneKind kind) {
-  if (way == Way::values) return true;
-  if (!travel_apart(format, way)) return sides != Sides::none;
+bool holds(const WeightFormat& format, Travel travel, Sides sides, PlaneKind kind) {
+  if (travel == Travel::plain) return true;
+  if (!travel_apart(format, travel)) return sides != Sides::none;
   const bool columns = kind == PlaneKind::columnwise || kind == PlaneKind::columnwise_scales;
   return contains(sides, columns ? Sides::columnwise : Sides::rowwise);
 }

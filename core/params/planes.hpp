@@ -12,13 +12,6 @@
 
 namespace tessera {
 
-/// How the weights of one format are held, and what the all-gather sends.
-enum class Way : std::uint8_t {
-  values,  ///< held in the plain type, which travels
-  codes,   ///< held as codes, which travel: quantized by the owners
-  source,  ///< held as codes; their bf16 travels, and every rank quantizes it
-};
-
 /// A set of a weight's copies.
 enum class Sides : std::uint8_t { none = 0, rowwise = 1, columnwise = 2, both = 3 };
 constexpr Sides operator|(Sides a, Sides b) {
@@ -30,21 +23,22 @@ constexpr const char* name_of(Sides sides) {
   return names[static_cast<int>(sides)];
 }
 
-/// The way of a format's weights: the only place that decides it. With proof.wire `auto`, that with fewer bits an
-/// element; under full sharding, weights travel as they are held.
-Way way_of(const WeightFormat& format, const WeightRules& rules);
+/// What travels of a format's weights: core/config/travel.hpp decides it.
+inline Travel travel_of(const WeightFormat& format, const WeightRules& rules) {
+  return travel_of(format.codes, format.plain, rules);
+}
 /// Bytes of an element in an all-gather. Compact scales, which travel only with some cuts and owners, are not counted.
-double wire_bytes(const WeightFormat& format, Way way);
+double wire_bytes(const WeightFormat& format, Travel travel);
 /// Bytes of an element in one all-gather under full sharding, compact scales included; of one copy, if the two copies
 /// travel apart.
-double kept_bytes(const WeightFormat& format, Way way);
+double kept_bytes(const WeightFormat& format, Travel travel);
 /// Copies that must have been gathered for an access to `side`. Values: none in particular, since they travel with
 /// every gather of their group. Codes whose copies travel apart: that side. Other codes: rowwise, the only payload.
-Sides payload_of(const WeightFormat& format, Way way, Side side);
+Sides payload_of(const WeightFormat& format, Travel travel, Side side);
 /// Texts for plans and explanations: what is held of a weight, what travels, and why that is enough.
-std::string held_as(const WeightFormat& format, Way way);
-std::string travels_as(const WeightFormat& format, Way way);
-std::string reason_of(const WeightFormat& format, Way way);
+std::string held_as(const WeightFormat& format, Travel travel);
+std::string travels_as(const WeightFormat& format, Travel travel);
+std::string reason_of(const WeightFormat& format, Travel travel);
 
 /// Under full sharding: slots of the weight pool of one process group, each for one gathered group (double buffering).
 inline constexpr int weight_slots = 2;
@@ -93,9 +87,9 @@ using ArrayPlaces = std::function<Tensor(PlaneKind kind, DType type, const Shape
 class Planes {
  public:
   /// Arrays in the memory that `places` gives.
-  Planes(const ParamRegistry& registry, const Bucket& bucket, Way way, const ArrayPlaces& places);
+  Planes(const ParamRegistry& registry, const Bucket& bucket, Travel travel, const ArrayPlaces& places);
   /// Arrays in memory of their own. Codes begin as zeros, which stay in gaps. Allocates. Local.
-  static Planes allocated(Device& device, const ParamRegistry& registry, const Bucket& bucket, Way way);
+  static Planes allocated(Device& device, const ParamRegistry& registry, const Bucket& bucket, Travel travel);
 
   const StoredArray& operator[](PlaneKind kind) const { return arrays_[static_cast<std::size_t>(kind)]; }
   /// Calls f(kind, array) for each stored array: their only list.
@@ -112,7 +106,7 @@ class Planes {
 StoredArray block_scales_of(Device& device, const ParamRegistry& registry, const Bucket& bucket);
 
 /// Whether a bucket's array is valid once these sides have been gathered.
-bool holds(const WeightFormat& format, Way way, Sides sides, PlaneKind kind);
+bool holds(const WeightFormat& format, Travel travel, Sides sides, PlaneKind kind);
 
 /// The array that holds the data of a side, and the one that holds its scales.
 PlaneKind data_of(FormatId format, Side side);

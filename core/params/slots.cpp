@@ -47,10 +47,10 @@ std::int64_t bytes_of(const ParamRegistry& registry, const ParamLayout& layout, 
   for (const ParamBucket& own : group.buckets) {
     const Bucket& bucket = layout.buckets()[own.id];
     const auto place = [&](PlaneKind kind, DType type, const Shape& shape) {
-      const bool here = kind != PlaneKind::amax && holds(bucket.key.format, own.way, sides, kind);
+      const bool here = kind != PlaneKind::amax && holds(bucket.key.format, own.travel, sides, kind);
       return here ? slot.keep(type, shape) : Tensor{};
     };
-    const Planes measured(registry, bucket, own.way, place);
+    const Planes measured(registry, bucket, own.travel, place);
   }
   return slot.peak();
 }
@@ -64,16 +64,16 @@ void put(Device& device, const ParamRegistry& registry, const ParamLayout& layou
   Arena below(memory, slot.bytes()), above(memory, slot.bytes());
   std::vector<ParamBucket*> buckets;
   for (ParamBucket& own : group.buckets) buckets.push_back(&own);
-  std::ranges::stable_partition(buckets, [](const ParamBucket* own) { return own->way == Way::values; });
+  std::ranges::stable_partition(buckets, [](const ParamBucket* own) { return own->travel == Travel::plain; });
   for (ParamBucket* const bucket_of_group : buckets) {
     ParamBucket& own = *bucket_of_group;
     const Bucket& bucket = layout.buckets()[own.id];
-    const bool apart = !holds(bucket.key.format, own.way, Sides::rowwise, PlaneKind::columnwise);
+    const bool apart = !holds(bucket.key.format, own.travel, Sides::rowwise, PlaneKind::columnwise);
     const auto place = [&](PlaneKind kind, DType type, const Shape& shape) {
       if (kind != PlaneKind::amax) return apart && columns(kind) ? above.temp(type, shape) : below.keep(type, shape);
       return own.places.empty() ? device.allocate(Category::weights, type, shape) : own.places.front()[kind].values;
     };
-    own.places.emplace_back(registry, bucket, own.way, place);
+    own.places.emplace_back(registry, bucket, own.travel, place);
   }
 }
 
@@ -95,11 +95,11 @@ IndexedBy<GroupId, ParamGroup> allocate_groups(Device& device, const ParamRegist
       const Bucket& bucket = layout.buckets()[b];
       ParamBucket own;
       own.id = b;
-      own.way = way_of(bucket.key.format, rules.weights);
+      own.travel = travel_of(bucket.key.format, rules.weights);
       if (const GradientSlot* const slot = gradient_slot(schedule, id))
         allocate_gradients(device, bucket, ranks, slot->holds_shard(), own);
       if (schedule.resides(id))
-        own.places.push_back(Planes::allocated(device, registry, bucket, own.way));
+        own.places.push_back(Planes::allocated(device, registry, bucket, own.travel));
       group.buckets.push_back(std::move(own));
     }
     groups.add(std::move(group));
@@ -159,7 +159,7 @@ void place_reductions(Device& device, const ParamLayout& layout, IndexedBy<Group
 void place_staging(Device& device, const ParamLayout& layout, IndexedBy<GroupId, ParamGroup>& groups,
                    const SyncSchedule& schedule, GatherStaging how) {
   const auto elements = [&](const ParamBucket& own) {
-    return own.way == Way::source ? layout.buckets()[own.id].size.value : 0;
+    return own.travel == Travel::bf16 ? layout.buckets()[own.id].size.value : 0;
   };
   std::int64_t most = 0;
   for (const ParamGroup& group : groups) {
@@ -190,7 +190,7 @@ void visit_planes(const ParamLayout& layout, const ParamGroup& group, const Held
                   const std::function<void(const Plane&)>& see) {
   for (const ParamBucket& own : group.buckets)
     own.places[static_cast<std::size_t>(held.place)].visit([&](PlaneKind kind, const StoredArray& array) {
-      if (holds(layout.buckets()[own.id].key.format, own.way, held.sides, kind))
+      if (holds(layout.buckets()[own.id].key.format, own.travel, held.sides, kind))
         see({group.id, own.id, kind, array.values, array.members});
     });
 }

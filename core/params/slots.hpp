@@ -17,12 +17,12 @@ inline constexpr std::size_t receive_slots = 2;
 /// One bucket of a group, on this rank.
 struct ParamBucket {
   BucketId id;
-  Way way = Way::values;       ///< how its weights are held and travel
-  std::vector<Planes> places;  ///< the weights in each slot of the group's pool
-  Tensor staged;               ///< bf16 staged for the all-gather; Way::source alone
-  Wire* wire = nullptr;        ///< moves them
-  Tensor gradients;            ///< fp32 [size], in the group's gradient slot
-  Tensor gradient_shard;       ///< this rank's part: the sum over ranks once Reduced
+  Travel travel = Travel::plain;  ///< how its weights are held and travel
+  std::vector<Planes> places;     ///< the weights in each slot of the group's pool
+  Tensor staged;                  ///< bf16 staged for the all-gather; Travel::bf16 alone
+  Wire* wire = nullptr;           ///< moves them
+  Tensor gradients;               ///< fp32 [size], in the group's gradient slot
+  Tensor gradient_shard;          ///< this rank's part: the sum over ranks once Reduced
 };
 
 /// A slot for gathered weights, with its present state.

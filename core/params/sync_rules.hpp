@@ -1,19 +1,10 @@
 #pragma once
-#include "core/config/choices.hpp"
+#include "core/config/travel.hpp"
 
 namespace tessera {
 
 /// Whether a collective overlaps with computation or is waited for where it begins. Changes time, never bits.
 enum class Overlap : bool { off, on };
-
-/// How weights are sharded, and how quantized ones are held and travel. Changes memory and bytes sent, never the values
-/// that a product reads.
-struct WeightRules {
-  PrimaryWeights held = PrimaryWeights::bf16;
-  GatherWire wire = GatherWire::automatic;
-  GatherStaging staging = GatherStaging::automatic;
-  Sharding sharding = Sharding::optimizer;
-};
 
 /// When the two collectives of a step run, how gradients are summed, and how weights are held and travel.
 struct SyncRules {

@@ -43,7 +43,7 @@ std::vector<Visit> by_first_use(const SyncInputs& of) {
 /// Whether bf16 of a group is staged for the all-gather.
 bool ships_source(const SyncInputs& of, GroupId group) {
   return std::ranges::any_of(of.layout.groups()[group].buckets, [&](BucketId b) {
-    return way_of(of.layout.buckets()[b].key.format, of.rules.weights) == Way::source;
+    return travel_of(of.layout.buckets()[b].key.format, of.rules.weights) == Travel::bf16;
   });
 }
 
@@ -91,7 +91,7 @@ Visits transient_visits(const SyncInputs& of, const SyncSchedule& schedule, std:
 bool has_two_payloads(const SyncInputs& of, GroupId group) {
   return std::ranges::any_of(of.layout.groups()[group].buckets, [&](BucketId b) {
     const WeightFormat& format = of.layout.buckets()[b].key.format;
-    return payload_of(format, way_of(format, of.rules.weights), Side::columnwise) == Sides::columnwise;
+    return payload_of(format, travel_of(format, of.rules.weights), Side::columnwise) == Sides::columnwise;
   });
 }
 
@@ -217,7 +217,7 @@ void add_reductions(const SyncInputs& of, SyncSchedule& schedule) {
 
 /// Whether the ranks that share a bucket agree on amaxes before they quantize their shards of it.
 bool needs_amaxes(const SyncInputs& of, const SyncSchedule& schedule, GroupId group, const Bucket& bucket) {
-  if (way_of(bucket.key.format, of.rules.weights) != Way::codes) return false;
+  if (travel_of(bucket.key.format, of.rules.weights) != Travel::codes) return false;
   const auto traits = traits_of(*bucket.key.format.codes);
   if (!schedule.resides(group)) return traits.tensor_amax;
   if (traits.columnwise == formats::Columnwise::requantized) return false;

@@ -60,7 +60,7 @@ void add_run(std::span<const Need> run, std::vector<Visit>& visits) {
 
 Sides payload_of(const Access& access, const ParamLayout& layout, const WeightRules& rules) {
   const WeightFormat& format = layout.buckets()[layout.place(access.param).bucket].key.format;
-  return payload_of(format, way_of(format, rules), access.side);
+  return payload_of(format, travel_of(format, rules), access.side);
 }
 
 std::vector<Visit> visits_of(std::span<const Access> accesses, const ParamLayout& layout, const WeightRules& rules) {

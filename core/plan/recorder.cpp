@@ -15,7 +15,7 @@ Use UsageRecorder::operand(Stream&, ParamId param, Side side) {
   accesses_.push_back({param, side, half_});
   const ParamSpec& spec = registry_[param];
   const Tensor values = unreadable(spec.format.plain, spec.member);
-  if (way_of(spec.format, rules_) == Way::values)
+  if (travel_of(spec.format, rules_) == Travel::plain)
     return {*this, param, {values, spec.members, spec.member_elements()}};
   return {*this, param,
           coded_operand(*spec.format.codes, spec, side, spec.member_elements(), values.data, values.data, values.data)};

@@ -67,9 +67,4 @@ concept Format = requires(float amax, float tensor_amax, TensorScale tensor, typ
   { F::step(scale, tensor_amax) } -> std::same_as<float>;  // factor of a decoded element
 };
 
-/// Bits of an element in the all-gather of a sharded weight. If neither copy can be derived from the other, the bf16
-/// source travels.
-template <Format F>
-inline constexpr int wire_bits = F::columnwise == Columnwise::requantized ? 16 : F::Element::bits;
-
 }  // namespace tessera::formats

@@ -61,7 +61,6 @@ struct FormatTraits {
   formats::Columnwise columnwise;
   formats::Order columnwise_order;
   formats::Agreement agreement;
-  int wire_bits;  ///< per element
 };
 
 template <formats::Format F>
@@ -76,8 +75,7 @@ constexpr FormatTraits traits_of() {
           F::tensor_amax,
           F::columnwise,
           F::columnwise_order,
-          F::agreement,
-          formats::wire_bits<F>};
+          F::agreement};
 }
 inline FormatTraits traits_of(FormatId id) {
   return visit_format(id, [&]<class F>() { return traits_of<F>(); });

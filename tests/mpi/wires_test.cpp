@@ -38,7 +38,7 @@ struct Case {
   }
   /// Whether each block has one owner.
   bool owns_blocks() const { return owner == OwnerKind::whole_matrix || cuts == GatherCuts::tile; }
-  Way way() const { return way_of({DType::bf16, format}, rules.weights); }
+  Travel travel() const { return travel_of({DType::bf16, format}, rules.weights); }
 };
 
 std::vector<FormatId> weight_formats() {
@@ -57,9 +57,9 @@ std::vector<Case> cases() {
         for (const GatherStaging staging : {GatherStaging::alias_grads, GatherStaging::ring}) {
           Case one{format, owner, cuts, {Overlap::on, Overlap::on, 1, ReduceOrder::rank, {}}};
           one.rules.weights = {PrimaryWeights::quantized, wire, staging};
-          if (one.way() == Way::codes && staging == GatherStaging::ring) continue;  // nothing is staged
+          if (one.travel() == Travel::codes && staging == GatherStaging::ring) continue;  // nothing is staged
           const bool both = traits_of(format).columnwise == formats::Columnwise::requantized;
-          if (one.way() == Way::codes && both && !one.owns_blocks()) continue;
+          if (one.travel() == Travel::codes && both && !one.owns_blocks()) continue;
           all.push_back(one);
         }
   return all;
@@ -164,7 +164,7 @@ TEST(Wires, EveryStoredByteIsTheQuantizedWeights) {
 /// that are not written hold old staged bytes, none of which may reach a sum.
 TEST(Wires, GradientsAndStagedBytesShareTheirMemory) {
   for (const Case& one : cases()) {
-    if (one.way() != Way::source) continue;
+    if (one.travel() != Travel::bf16) continue;
     Bench bench(one, 4000, parameters(one.format));
     std::uint64_t number = 20;
     for (int step = 0; step < 3; ++step) {
@@ -197,7 +197,7 @@ TEST(Wires, GradientsAndStagedBytesShareTheirMemory) {
 
 TEST(Wires, NothingIsStagedInGradientsThatAreInUse) {
   for (const Case& one : cases()) {
-    if (one.way() != Way::source || one.rules.weights.staging == GatherStaging::ring) continue;
+    if (one.travel() != Travel::bf16 || one.rules.weights.staging == GatherStaging::ring) continue;
     Bench bench(one, 4000, parameters(one.format));
     bench.publish(1);
     Accumulating sum = bench.sync.accumulate();
@@ -221,7 +221,7 @@ std::int64_t blocks_of_others(const Bench& bench, BucketId b, std::int64_t edge)
 std::int64_t expected_bytes(const Bench& bench, const Case& one, BucketId b) {
   const Bucket& bucket = bench.layout.buckets()[b];
   const std::int64_t elements = others(bucket, bench.mesh.ranks());
-  if (!bucket.key.format.codes || one.way() == Way::source) return 2 * elements;
+  if (!bucket.key.format.codes || one.travel() == Travel::bf16) return 2 * elements;
   if (one.format == formats::id_of<formats::Mxfp8>) {
     // Scales of every row with their padding; padding rows belong to the owner of the last row.
     std::int64_t whole = 0;
@@ -266,7 +266,7 @@ TEST(Wires, GathersMoveWhatTheFormatsSay) {
       ++gathers;
     }
     const bool many = mpi().size() > 1;
-    const bool cast = one.way() == Way::codes && one.format != formats::id_of<formats::Mxfp8>;
+    const bool cast = one.travel() == Travel::codes && one.format != formats::id_of<formats::Mxfp8>;
     const bool tensor = traits_of(one.format).tensor_amax;
     const bool agree = cast && one.owner == OwnerKind::element_sharded && (one.cuts == GatherCuts::flat || tensor);
     // Dense and experts: one each, over the whole world here.
@@ -334,7 +334,7 @@ KernelLaunches launches_over_one_weight(FormatId format) {
 /// one columnwise build (or one quantization of gathered bf16) for each group.
 std::int64_t expected_launches(const Case& one, std::int64_t groups) {
   const KernelLaunches kernels = launches_over_one_weight(one.format);
-  if (one.way() == Way::source) return 1 + groups * kernels.whole;  // masters are rounded in one launch
+  if (one.travel() == Travel::bf16) return 1 + groups * kernels.whole;  // masters are rounded in one launch
   if (traits_of(one.format).columnwise == formats::Columnwise::requantized) return kernels.whole;
   return kernels.amaxes + kernels.cast + groups * kernels.columnwise;
 }

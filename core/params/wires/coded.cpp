@@ -92,11 +92,11 @@ std::vector<WireBucket> by_processes(const WireContext& context, std::span<const
   return sorted;
 }
 
-std::unique_ptr<Wire> make_wire(const WireContext& context, Way way, std::span<const WireBucket> buckets) {
+std::unique_ptr<Wire> make_wire(const WireContext& context, Travel travel, std::span<const WireBucket> buckets) {
   const std::optional<FormatId>& codes = context.layout.buckets()[buckets.front().id].key.format.codes;
-  if (way == Way::values) return plain_wire(context, buckets);
+  if (travel == Travel::plain) return plain_wire(context, buckets);
   if (buckets.front().shard_apart()) return kept_wire(context, buckets);
-  if (way == Way::source) return source_wire(context, buckets);
+  if (travel == Travel::bf16) return source_wire(context, buckets);
   const bool both = traits_of(*codes).columnwise == formats::Columnwise::requantized;
   return both ? tile_wire(context, buckets) : cast_wire(context, buckets);
 }

@@ -132,7 +132,7 @@ class KeptWire final : public CodedWire {
                 own.places[slot][kind].values, parts);
       return whole_around(kept, parts.begins[rank], shape);
     };
-    const Planes window(context_.registry, bucket, Way::codes, place);
+    const Planes window(context_.registry, bucket, Travel::codes, place);
     std::vector<QuantizedMatrix> matrices = owned_matrices_of(own, window, window[PlaneKind::block_scales]);
     for (QuantizedMatrix& matrix : matrices) {
       matrix.buffers = Buffers::owned;

@@ -28,7 +28,7 @@ struct WireBucket {
   /// Places of the whole weights, which must outlive the wire: one permanent place, of which this rank's part is its
   /// slice; or, under full sharding, the slots of a pool.
   std::span<const Planes> places;
-  Tensor staged;  ///< bf16 staged for the all-gather, valid until consume(); Way::source alone
+  Tensor staged;  ///< bf16 staged for the all-gather, valid until consume(); Travel::bf16 alone
   Tensor master;  ///< this rank's slice, fp32
   /// Whether this rank's shard has memory of its own.
   bool shard_apart() const { return places.size() > 1; }
@@ -73,8 +73,8 @@ struct WireContext {
   const Ranks& ranks;
 };
 
-/// Makes the wire of the buckets of one format with `way`. Either all buckets have shards apart or none.
-std::unique_ptr<Wire> make_wire(const WireContext& context, Way way, std::span<const WireBucket> buckets);
+/// Makes the wire of the buckets of one format, sent as `travel` says. Either all buckets have shards apart or none.
+std::unique_ptr<Wire> make_wire(const WireContext& context, Travel travel, std::span<const WireBucket> buckets);
 
 /// Wire of weights in a plain type, which travel as they are held: nothing to agree on or to rebuild.
 std::unique_ptr<Wire> plain_wire(const WireContext& context, std::span<const WireBucket> buckets);

@@ -170,7 +170,7 @@ TEST(Parts, AreWhatTheSlicesElementsAreMadeInto) {
         for (const Bucket& bucket : layout.buckets()) {
           if (!bucket.key.format.codes) continue;
           visit_format(format, [&]<class F>() {
-            const Planes planes = Planes::allocated(device, registry, bucket, Way::codes);
+            const Planes planes = Planes::allocated(device, registry, bucket, Travel::codes);
             const auto matrix = [&](std::size_t i) {
               const Shape& m = registry[bucket.members[i].param].member;
               return formats::Matrix{m[0], m[1]};
@@ -218,7 +218,7 @@ TEST(Parts, RefuseCutsInsideRowsOfBlocks) {
   Device device(Device::Kind::measuring);
   const ParamLayout layout = ParamLayout::build(registry, {5, 5, 1});
   const Bucket& bucket = layout.buckets()[{0}];
-  const Planes planes = Planes::allocated(device, registry, bucket, Way::codes);
+  const Planes planes = Planes::allocated(device, registry, bucket, Travel::codes);
   const std::vector<Density> densities = scale_densities(registry, bucket, Side::columnwise);
   EXPECT_THROW(parts_of(bucket, planes[PlaneKind::columnwise_scales], densities), Error);
 }
