@@ -48,6 +48,9 @@ std::string replaced(const Pattern& pattern, const std::string& by, std::string_
 }  // namespace
 
 void TokenizerReader::read() {
+  if (unicode_library().empty())
+    throw Error(Exit::environment, name_ + ": this program was built without ICU, which a tokenizer needs: install "
+                                           "libicu-dev and build again");
   const Json json = Json::parse(into_.text_, nullptr, false);
   if (!json.is_object() || !json.contains("model"))
     throw Error(Exit::file, name_ + ": is no tokenizer.json: a JSON object with a \"model\" is needed");

@@ -66,7 +66,11 @@ class Folders(runs.Runs):
         end, later = free[2], free[6]
         self.assertNotIn(end, free[:2])
         named = small_folders.tokenizer()
-        named["added_tokens"] = [small_folders.added(end, "<|over|>")]  # a name that is no usual one
+        vocab = named["model"]["vocab"]
+        letter = next(token for token, id in vocab.items() if id == end)
+        vocab["<|over|>"] = vocab.pop(letter)  # a name that is no usual one
+        named["model"]["merges"] = [merge for merge in named["model"]["merges"] if letter not in merge.split(" ")]
+        named["added_tokens"] = [small_folders.added(end, "<|over|>")]
         unread = small_folders.tokenizer()
         unread["model"]["type"], unread["added_tokens"] = "Unigram", [small_folders.added(end, "</s>")]
         ways = [({"eos_token_id": end}, {}), ({"eos_token_id": [later, end], "bos_token_id": 1, "pad_token_id": 2}, {"tokenizer.json": words}),
@@ -217,7 +221,7 @@ class Folders(runs.Runs):
         # The same ids: nothing is told. Further tokens are.
         same = json.loads(json.dumps(words, sort_keys=True))
         same["model"]["merges"] = [merge.split(" ") for merge in words["model"]["merges"]]
-        same["decoder"], same["padding"] = None, {"strategy": "BatchLongest"}
+        same["decoder"], same["padding"] = {"type": "Sequence", "decoders": [same["decoder"]]}, {"strategy": "BatchLongest"}
         out, _ = self.train(0, 1, self.words("same", "run", tokenizer=same))
         self.assertNotIn("token", out.split("starts with the weights of")[1].splitlines()[1])
         out, _ = self.train(0, 1, self.words("more", "run", tokenizer=small_folders.tokenizer(more=("<|endoftext|>", "<|user|>"))))
