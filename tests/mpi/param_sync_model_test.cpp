@@ -285,21 +285,20 @@ class Walk {
         ASSERT_EQ(std::bit_cast<std::uint32_t>(shard[i]), std::bit_cast<std::uint32_t>(wanted[i])) << b.value;
     }
   }
-  /// The sum by the schedule: contributions of a round added up on each rank, ranks in their order, round after round.
+  /// The sum by the schedule: contributions of a round added up on each rank, then rank after rank and round
+  /// after round, without idle ranks.
   float sum_of(ParamId param, std::int64_t i) const {
     float total = 0;
     int first = 0;
     for (const Reduction& one : schedule_.reductions) {
       if (one.group != group_of(param)) continue;
       const int last = first + one.micro_batches * schedule_.contributions[param];
-      float round = 0;
-      for (int r = 0; r < mpi().size(); ++r) {
+      for (int r = 0; r < mpi().size() - one.idle; ++r) {
         float mine = 0;
         for (int n = first; n < last; ++n)
           mine = n == first ? contribution(r, param, n, i) : mine + contribution(r, param, n, i);
-        round = r == 0 ? mine : round + mine;
+        total = r == 0 && one.sum == SumInto::assign ? mine : total + mine;
       }
-      total = one.sum == SumInto::assign ? round : total + round;
       first = last;
     }
     return total;
@@ -373,14 +372,16 @@ std::vector<Way> full_sharding(const std::function<void(SyncSchedule&)>& change)
   return ways;
 }
 
-void walk(const std::vector<Way>& ways, int steps, const std::vector<Overlap>& gathers = {Overlap::off, Overlap::on}) {
+void walk(const std::vector<Way>& ways, int steps, const std::vector<Overlap>& gathers = {Overlap::off, Overlap::on},
+          ReduceOrder order = ReduceOrder::rank) {
+  const int idle = order == ReduceOrder::batch ? mpi().size() - 1 : 0;
   int refused = 0, compared = 0;
   unsigned seed = 0;
   for (const Way& way : ways)
     for (Overlap gather : gathers)
       for (Overlap reduce : {Overlap::off, Overlap::on}) {
         SCOPED_TRACE("seed " + std::to_string(++seed));
-        Walk walk(way, {gather, reduce, 2, ReduceOrder::rank, way.weights}, seed);
+        Walk walk(way, {gather, reduce, 2, order, way.weights, idle}, seed);
         for (int i = 0; i < steps; ++i) {
           walk.step();
           if (::testing::Test::HasFatalFailure()) return;
@@ -394,6 +395,12 @@ void walk(const std::vector<Way>& ways, int steps, const std::vector<Overlap>& g
 
 TEST(ParamSyncModel, ShardedOptimizersFollowTheSchedule) { walk(sharded_optimizers(), 3); }
 TEST(ParamSyncModel, FullShardingFollowsTheSchedule) { walk(full_sharding([](SyncSchedule&) {}), 4); }
+TEST(ParamSyncModel, InTheOrderOfTheBatchRoundsFollowEachOtherWithoutIdleRanks) {
+  std::vector<Way> ways = sharded_optimizers();
+  std::erase_if(ways, [](const Way& way) { return way.weights.staging == GatherStaging::alias_grads; });
+  walk(ways, 2, {Overlap::on}, ReduceOrder::batch);
+  walk(full_sharding([](SyncSchedule&) {}), 2, {Overlap::on}, ReduceOrder::batch);
+}
 TEST(ParamSyncModel, SchedulesThatNoRuleMakesAreFollowedToo) {
   if (mpi().size() == 1) return;
   walk(full_sharding(test::prefetch_two_ahead), 3, {Overlap::on});
