@@ -47,16 +47,16 @@ std::string work_text(const RunPlan& plan) {
   return text + fmt::format("; compute {}, recipe {}", name_of(precision.compute), name_of(precision.recipe));
 }
 
-/// In which order gradients are summed, and what bits depend on.
+/// On how many ranks bits are the same, where that is more than one number of them: a line.
 std::string sums_text(const RunPlan& plan) {
-  if (plan.sync.order != ReduceOrder::batch)
-    return "rank by rank, so that bits depend on the number of ranks; reduce.order batch gives the same on any";
+  if (plan.sync.order != ReduceOrder::batch) return "";
   const std::int64_t micro_batches = plan.sizes.micro_batches(), expert = plan.ranks.experts.size;
   const std::string ranks = expert == 1 ? fmt::format("1 to {} ranks", micro_batches)
                                         : fmt::format("every multiple of {} up to {} ranks", expert, micro_batches);
   const int idle = plan.sync.idle_ranks;
-  return fmt::format("in the order of the batch's {}: the same bits on {}{}", counted(micro_batches, "micro-batch"),
-                     ranks, idle == 0 ? "" : fmt::format("; {} idle in the last round", counted(idle, "rank")));
+  return fmt::format("sums:     in the order of the batch's {}: the same bits on {}{}\n",
+                     counted(micro_batches, "micro-batch"), ranks,
+                     idle == 0 ? "" : fmt::format("; {} idle in the last round", counted(idle, "rank")));
 }
 
 std::string travel_text(const RunPlan& plan) {
@@ -101,7 +101,7 @@ std::string summary_text(const RunPlan& plan) {
                       rank == 0 ? "" : fmt::format(" (rank {}, which needs most)", rank), parts_text(plan.memory));
   if (const std::int64_t snapshot = snapshot_bytes(plan))
     text += fmt::format("snapshot: {} of the host's memory a rank, for saves beside training\n", bytes_text(snapshot));
-  return text + fmt::format("received: {}\nsums:     {}\n", travel_text(plan), sums_text(plan));
+  return text + fmt::format("received: {}\n{}", travel_text(plan), sums_text(plan));
 }
 
 std::string verdict_text(const RunPlan& plan, std::int64_t memory) {

@@ -22,7 +22,7 @@ SCALES = {"spectral": lambda out, inner: max(out, inner) ** 0.5, "shape": lambda
 LEAST_GAIN, MOST_GAIN = {"quintic": 0.6, "simple": 0.3, "polar_express": 0.6}, {"quintic": 1.3, "simple": 1.5, "polar_express": 1.3}
 LR = 0.02
 PLAIN = {"optimizer.weight_decay": 0, "optimizer.warmup_steps": 0, "optimizer.clip": 0, "optimizer.schedule": "constant",
-         "optimizer.lr": LR, "eval.every_steps": 0}
+         "optimizer.lr": LR, "eval.every_steps": 0, "data.eval_windows": "tail"}
 
 
 def bf16(values):

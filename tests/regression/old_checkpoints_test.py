@@ -46,7 +46,7 @@ class OldCheckpoints(runs.Runs):
                        "--set", f"checkpoint.io={io}")
             self.assertRegex(out, rf"\nbuilt differently than step {told['step']}: \w+(-dirty\S*)? -> \w+")
             self.assertEqual(self.tool(0, "inspect", target)["content_digest"], expected["content_digest"])
-            if "eval_windows" not in self.read(layout, "step_00000003", "deck.resolved.yaml"):
+            if "eval_windows" not in self.read(layout, "step_00000003", "deck.yaml"):
                 self.assertIn("data.eval_windows: tail, as the weights were trained", out)
         out, _ = self.train(0, 3, deck, "--set", f"checkpoint.dir={target}", "--set", "model.moe.weights=single")  # saved by this build
         self.assertIn("resumed from", out)
