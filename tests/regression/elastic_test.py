@@ -20,8 +20,8 @@ import slurm
 from runs import JOBSCRIPTS, Jobs
 
 TESSERA = MPIEXEC = ""
-STEPS = 1500
-SETTINGS = ("--set", "reduce.order=batch", "--set", f"run.steps={STEPS}", "--set", "checkpoint.every_steps=40", "--set", "batch.micro=1",
+STEPS = 3000
+SETTINGS = ("--set", "reduce.order=batch", "--set", f"run.steps={STEPS}", "--set", "checkpoint.every_steps=60", "--set", "batch.micro=1",
             "--set", "comm.timeout_s=20")
 
 
@@ -76,7 +76,7 @@ class Elastic(Jobs):
         self.assertEqual(whole.returncode, 0, whole.stderr)
         draw = random.Random(int(os.environ.get("TESSERA_SEED", "7")))
         for number in range(int(os.environ.get("TESSERA_ELASTIC", "3"))):
-            kind, moment, node = ("rank", "slurmd", "host")[number % 3], draw.randrange(1, STEPS * 3 // 4), draw.choice(self.slurm.nodes)
+            kind, moment, node = ("rank", "slurmd", "host")[number % 3], draw.randrange(1, STEPS // 2), draw.choice(self.slurm.nodes)
             name = f"run{number}"
             job = self.slurm.submit("--nodes=1-2", "--time=60", os.path.join(JOBSCRIPTS, "slurm", "train.sbatch"), "deck.yaml", *SETTINGS, "--set",
                                     f"checkpoint.dir={name}", folder=self.folder, environment={"TESSERA": TESSERA})
