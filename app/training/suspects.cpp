@@ -1,21 +1,15 @@
 #include "app/training/suspects.hpp"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
-#include <array>
+#include <algorithm>
 
 #include "core/step/step_memory.hpp"
+#include "io/files/run_lock.hpp"
 #include "kernels/base/runtime.hpp"
 
 namespace tessera {
 namespace {
-
-std::string host() {
-  std::array<char, 256> name{};
-  ::gethostname(name.data(), name.size() - 1);
-  return name.data();
-}
 
 std::string device_text() {
   const Gpu gpu = Runtime::gpu();
@@ -23,7 +17,7 @@ std::string device_text() {
 }
 
 /// The first of this rank's shards that differs; empty: none.
-std::string shard_that_differs(const StepPlan& plan, const Attempt& first, const Attempt& second) {
+std::string shard_that_differs(const StepPlan& plan, const StepFingerprint& first, const StepFingerprint& second) {
   for (std::size_t i = 0; i < first.gradients.size(); ++i)
     if (first.gradients[i] != second.gradients[i])
       return "the gradient of " + plan.registry.canonical(plan.registry.datasets()[i]).name + " in its shard";
@@ -31,7 +25,8 @@ std::string shard_that_differs(const StepPlan& plan, const Attempt& first, const
 }
 
 /// The first micro-batch of this rank whose sums differ; empty: none.
-std::string micro_batch_that_differs(const StepPlan& plan, const Attempt& first, const Attempt& second) {
+std::string micro_batch_that_differs(const StepPlan& plan, const StepFingerprint& first,
+                                     const StepFingerprint& second) {
   const std::int64_t rank = plan.ranks.world.rank, ranks = plan.ranks.world.size;
   const auto words = static_cast<std::int64_t>(sizeof(StepSums) / sizeof(std::int64_t));
   for (std::int64_t round = 0; round < plan.sizes.rounds; ++round) {
@@ -50,11 +45,12 @@ bool confirms_skips(const RunConfig& config, Device& device) {
 }
 
 Judge judge_of_suspects(const StepPlan& plan, Control& control) {
-  return [&plan, &control](std::int64_t step, const Attempt& first, const Attempt& second) {
+  return [&plan, &control](std::int64_t step, const StepFingerprint& first, const StepFingerprint& second) {
     std::string what = micro_batch_that_differs(plan, first, second);
     if (what.empty()) what = shard_that_differs(plan, first, second);
-    const std::string mine =
-        what.empty() ? "" : fmt::format("rank {} ({}, {}): {}", plan.ranks.world.rank, host(), device_text(), what);
+    std::string mine;
+    if (!what.empty())
+      mine = fmt::format("rank {} ({}, {}): {}", plan.ranks.world.rank, this_process().host, device_text(), what);
     std::string all;
     for (const std::string& one : control.gather(mine))
       if (!one.empty()) all += "\n  " + one;

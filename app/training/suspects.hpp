@@ -2,11 +2,11 @@
 #include "core/comm/control.hpp"
 #include "core/config/config.hpp"
 #include "core/device/device.hpp"
-#include "core/step/attempt.hpp"
+#include "core/step/fingerprint.hpp"
 
 namespace tessera {
 
-/// Whether a run computes steps that would be skipped once more. Local.
+/// Guard against silent data corruption: whether a run computes steps that would be skipped once more. Local.
 bool confirms_skips(const RunConfig& config, Device& device);
 
 /// What rank 0 says, and all ranks throw, of steps that were computed twice because they would be skipped. Equal bits

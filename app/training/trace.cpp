@@ -41,12 +41,6 @@ std::uint64_t* Trace::sum(std::int64_t which, int name) const {
   return sums_.as<std::uint64_t>() + which * sums_.shape[1] + name;
 }
 
-void Trace::hash_pieces(Stream& stream, Traced which, BucketId bucket, const Tensor& shard) {
-  for (const Piece& piece : plan_.layout.pieces(bucket, plan_.ranks))
-    digest(stream, sum(static_cast<std::int64_t>(which), name_of_[static_cast<std::size_t>(piece.param.value)]),
-           shard.flat(piece.shard.value, piece.real.value), static_cast<std::uint64_t>(piece.canonical.value));
-}
-
 void Trace::reduced(Stream& stream, const Reduced& gradients) {
   Row next;
   sort_records(row_, next);
@@ -59,13 +53,14 @@ void Trace::reduced(Stream& stream, const Reduced& gradients) {
   open_ = true;
   clear(stream, sums_);
   hashed_.clear();
-  for (BucketId b : plan_.layout.buckets().ids()) hash_pieces(stream, Traced::gradient, b, gradients.shard(b));
+  add_digests(stream, sum(static_cast<std::int64_t>(Traced::gradient), 0), plan_,
+              [&](BucketId b) { return gradients.shard(b); });
 }
 
 void Trace::stepped(Stream& stream) {
   sort_records(row_, row_);  // the norm's all-reduce belongs to this step, not to the next one
-  for (BucketId b : plan_.layout.buckets().ids())
-    hash_pieces(stream, Traced::master, b, engine_.masters().shard(b));
+  add_digests(stream, sum(static_cast<std::int64_t>(Traced::master), 0), plan_,
+              [&](BucketId b) { return engine_.masters().shard(b); });
 }
 
 void Trace::consumed(Stream& stream, const Plane& plane) {

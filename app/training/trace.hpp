@@ -44,7 +44,6 @@ class Trace final : public StepObserver {
   std::uint64_t* sum(std::int64_t which, int name) const;
   void consumed(Stream& stream, const Plane& plane);
   void hash_plane(Stream& stream, const Plane& plane);
-  void hash_pieces(Stream& stream, Traced which, BucketId bucket, const Tensor& shard);
   void sort_records(Row& earlier, Row& current);
   void drop_exchanges();
   void leave_to_owners(std::vector<std::uint64_t>& sums) const;

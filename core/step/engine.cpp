@@ -210,27 +210,27 @@ ClipResult Engine::decided() {
   return clip;
 }
 
-Attempt Engine::attempt(const Reduced& gradients) {
-  Attempt made;
+StepFingerprint Engine::fingerprint(const Reduced& gradients) {
+  StepFingerprint made;
   made.sums.resize(static_cast<std::size_t>(memory_.all_sums().elements()));
   device_.download(stream_, made.sums.data(), memory_.all_sums());
   const Tensor digests = digests_.flat(0, std::ssize(plan_.registry.datasets()));
   clear(stream_, digests);
-  add_digests(stream_, digests, plan_, gradients);
+  add_digests(stream_, digests.as<std::uint64_t>(), plan_, [&](BucketId b) { return gradients.shard(b); });
   made.gradients.resize(static_cast<std::size_t>(digests.elements()));
   device_.download(stream_, made.gradients.data(), digests);
   return made;
 }
 
-/// Computes the step once more if it would be skipped, and has both attempts judged.
+/// Computes the step once more if it would be skipped, and has both computations judged.
 Reduced Engine::confirmed(Reduced&& gradients) {
   if (!judge_ || decided().skip == 0) return std::move(gradients);
-  const Attempt first = attempt(gradients);
+  const StepFingerprint first = fingerprint(gradients);
   { const Reduced dropped = std::move(gradients); }
   memory_.clear_sums(stream_);
   Reduced again = reduce(accumulate());
   decide(again);
-  judge_(step_, first, attempt(again));
+  judge_(step_, first, fingerprint(again));
   return again;
 }
 

@@ -7,7 +7,7 @@
 #include "core/optim/optimizers.hpp"
 #include "core/params/param_sync.hpp"
 #include "core/state/state_dict.hpp"
-#include "core/step/attempt.hpp"
+#include "core/step/fingerprint.hpp"
 #include "core/step/repeated_work.hpp"
 #include "core/step/step_memory.hpp"
 #include "core/step/step_plan.hpp"
@@ -96,7 +96,7 @@ class Engine {
   void decide(const Reduced& gradients);
   ClipResult decided();
   Reduced confirmed(Reduced&& gradients);
-  Attempt attempt(const Reduced& gradients);
+  StepFingerprint fingerprint(const Reduced& gradients);
   Updated update(Reduced&& gradients);
   void gather_sums();
   Pass pass(GradientSink* gradients, std::int64_t round = 0);

@@ -164,18 +164,7 @@ class AnyRanks(runs.Runs):
         self.assertNotEqual(rows[0]["masters"], rows[-1]["masters"], "a run that learns nothing shows nothing")
 
     def check_all(self, cases):
-        failures, done = [], 0
-        with concurrent.futures.ThreadPoolExecutor(JOBS) as pool:
-            futures = {pool.submit(self.check, case): case for case in cases}
-            for future in concurrent.futures.as_completed(futures):
-                done += 1
-                if future.exception():
-                    failures.append(f"{futures[future]}: {future.exception()}")
-                    print(failures[-1], flush=True)
-                elif WHOLE and done % 20 == 0:
-                    print(f"{done} of {len(cases)} cases, {len(failures)} failures", flush=True)
-        self.assertEqual(failures, [])
-        self.assertGreater(done, 4)
+        self.assertGreater(self.check_each(self.check, cases, JOBS, WHOLE), 4)
 
     def test_a_trace_tells_the_first_difference(self):
         """Traces of other ranks are equal; of other weights, from the first step; of a fault, from its step. The chain of a

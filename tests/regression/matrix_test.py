@@ -172,18 +172,7 @@ class Matrix(held_runs.HeldRuns):
             self.run_with(case, *sets, ranks=ranks, name=name, **again)
 
     def check_all(self, cases):
-        failures, done = [], 0
-        with concurrent.futures.ThreadPoolExecutor(JOBS) as pool:
-            futures = {pool.submit(self.check, case): case for case in cases}
-            for future in concurrent.futures.as_completed(futures):
-                done += 1
-                if future.exception():
-                    failures.append(f"{futures[future]}: {future.exception()}")
-                    print(failures[-1], flush=True)
-                elif WHOLE and done % 20 == 0:
-                    print(f"{done} of {len(cases)} cases, {len(failures)} failures", flush=True)
-        self.assertEqual(failures, [])
-        self.assertGreater(done, 10)
+        self.assertGreater(self.check_each(self.check, cases, JOBS, WHOLE), 10)
 
 
 CASES = list(whole() if WHOLE else every_pair())

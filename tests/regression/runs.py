@@ -1,4 +1,5 @@
 """Small runs in a temporary folder, under the launcher or by job scripts, for several tests."""
+import concurrent.futures
 import contextlib
 import fcntl
 import json
@@ -180,6 +181,21 @@ class Runs(InFolder):
                               cwd=self.folder)
         self.assertEqual(done.returncode, code, (verb, arguments, done.stdout, done.stderr))
         return json.loads(done.stdout) if done.stdout else done.stderr
+
+    def check_each(self, check, cases, jobs=1, tell=False):
+        """check(case) for each case, `jobs` side by side; fails with all that failed."""
+        failures, done = [], 0
+        with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+            futures = {pool.submit(check, case): case for case in cases}
+            for future in concurrent.futures.as_completed(futures):
+                done += 1
+                if future.exception():
+                    failures.append(f"{futures[future]}: {future.exception()}")
+                    print(failures[-1], flush=True)
+                elif tell and done % 20 == 0:
+                    print(f"{done} of {len(cases)} cases, {len(failures)} failures", flush=True)
+        self.assertEqual(failures, [])
+        return done
 
     def rows(self, directory, steps=8):
         """Results of a run, step by step."""
