@@ -26,11 +26,11 @@ class Finding(NamedTuple):
 
 
 def read_tree(root: pathlib.Path) -> dict[str, str]:
-    """Path -> text of every file that git tracks or does not ignore."""
+    """Path -> text of every file that git tracks or does not ignore; a binary file (it holds a zero byte) has none."""
     listed = subprocess.run(["git", "-C", str(root), "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
                             check=True, capture_output=True, text=True).stdout.split("\0")
-    return {path: (root / path).read_text(encoding="utf-8", errors="replace")
-            for path in sorted(set(listed)) if path and (root / path).is_file()}
+    files = {path: (root / path).read_bytes() for path in sorted(set(listed)) if path and (root / path).is_file()}
+    return {path: "" if b"\0" in data else data.decode("utf-8", errors="replace") for path, data in files.items()}
 
 
 READS = {"code": source.code, "include": source.without_comments, "text": lambda text: text}
