@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/step/fingerprint.hpp"
+
 namespace tessera {
 
 Batches::Batches(const RunConfig& config, std::vector<CutTokens> training, const CutTokens& held, const RankIn& world)
@@ -10,7 +12,7 @@ Batches::Batches(const RunConfig& config, std::vector<CutTokens> training, const
       held_(held),
       mixture_(training_.size() <= 1 ? std::vector{1.0} : config.data.mixture),
       plan_(config.batch.global, config.batch.micro, world.size),
-      rank_(world.rank),
+      ranks_(Ranks::in_world(world.size, world.rank, static_cast<int>(config.parallel.expert))),
       micro_(config.batch.micro),
       evaluation_(held.windows, config.eval.batches * config.batch.global, micro_, world.size) {
   const Order order = config.data.shuffle ? Order::shuffled : Order::sequential;
@@ -31,24 +33,35 @@ void Batches::read(const CutTokens& from, std::int64_t sequence, std::int64_t wi
               std::span(batch_.targets).subspan(begin, n));
 }
 
-const HostSequences& Batches::training(std::int64_t step, std::int64_t first) {
-  reserve(plan_.rounds() * micro_);
+/// Reads a micro-batch, whose first sample is numbered `sample`, to a place in the batch.
+void Batches::read_training(std::int64_t sequence, std::int64_t sample) {
+  for (std::int64_t i = 0; i < micro_; ++i) {
+    const auto [corpus, within] = mixture_.place(sample + i);
+    read(training_[corpus], sequence + i, samplers_[corpus].window(within));
+  }
+}
+
+const HostSequences& Batches::training(std::int64_t step, std::int64_t first, bool checked) {
+  const std::int64_t own = plan_.rounds();
+  reserve((own + (checked ? spot_computations - 1 : 0)) * micro_);
+  batch_.checked = checked;
   batch_.padding = 0;
   batch_.step = static_cast<std::uint64_t>(step) + 1;
-  for (std::int64_t round = 0; round < plan_.rounds(); ++round) {
-    SampleRange piece = plan_.micro_batch(round, rank_);
-    if (piece.count == 0) piece = plan_.micro_batch(round - 1, rank_);
-    for (std::int64_t i = 0; i < micro_; ++i) {
-      const auto [corpus, sample] = mixture_.place(first + piece.first + i);
-      read(training_[corpus], round * micro_ + i, samplers_[corpus].window(sample));
-    }
+  for (std::int64_t round = 0; round < own; ++round) {
+    SampleRange piece = plan_.micro_batch(round, ranks_.world.rank);
+    if (piece.count == 0) piece = plan_.micro_batch(round - 1, ranks_.world.rank);
+    read_training(round * micro_, first + piece.first);
   }
+  if (checked)
+    for (int number = 1; number < spot_computations; ++number)
+      read_training((own + number - 1) * micro_, first + plan_.micro_batch(0, ranks_.further_on(number)).first);
   return batch_;
 }
 
 const HostSequences& Batches::evaluation(std::int64_t pass) {
-  const SampleRange piece = evaluation_.piece(pass, rank_);
+  const SampleRange piece = evaluation_.piece(pass, ranks_.world.rank);
   reserve(micro_);
+  batch_.checked = false;
   batch_.step = 0;
   std::int64_t counted = 0;
   for (std::int64_t i = 0; i < piece.count; ++i) {

@@ -29,8 +29,8 @@ class Batches {
 
   /// This rank's micro-batches of step `step` (from 0), round after round. The batch's samples begin with number
   /// `first`. Where the rank is idle in the last round, padding: the sequences of the round before again, which spread
-  /// over experts as others do.
-  const HostSequences& training(std::int64_t step, std::int64_t first);
+  /// over experts as others do. `checked`: behind them the micro-batches that a spot check computes again.
+  const HostSequences& training(std::int64_t step, std::int64_t first, bool checked = false);
 
   const EvaluationPlan& evaluation() const { return evaluation_; }
   /// This rank's micro-batch of a pass of the evaluation, padded with token 0 to `micro` whole sequences.
@@ -39,13 +39,14 @@ class Batches {
  private:
   void reserve(std::int64_t sequences);
   void read(const CutTokens& from, std::int64_t sequence, std::int64_t window);
+  void read_training(std::int64_t sequence, std::int64_t sample);
 
   std::vector<CutTokens> training_;
   CutTokens held_;
   Mixture mixture_;
   std::vector<Sampler> samplers_;  ///< by corpus
   BatchPlan plan_;
-  std::int64_t rank_;
+  Ranks ranks_;
   std::int64_t micro_;
   EvaluationPlan evaluation_;
   HostSequences batch_;

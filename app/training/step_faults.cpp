@@ -16,6 +16,10 @@ void plan_fault(Engine& engine, std::int64_t step) {
     case fault::StepFault::activation: return engine.fail_once(Engine::Fault::activation);
     case fault::StepFault::gradient: return engine.fail_once(Engine::Fault::gradient);
     case fault::StepFault::shard: return engine.fail_once(Engine::Fault::shard);
+    case fault::StepFault::number: return engine.fail_once(Engine::Fault::number);
+    case fault::StepFault::bit: return engine.fail_once(Engine::Fault::bit);
+    case fault::StepFault::bit_for_another: return engine.fail_once(Engine::Fault::bit_for_another);
+    case fault::StepFault::bit_always: return engine.fail_once(Engine::Fault::bit_always);
   }
 }
 

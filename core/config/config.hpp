@@ -428,6 +428,7 @@ struct CheckpointConfig {
 
 struct DebugConfig {
   std::int64_t replica_hash_every = 0;
+  std::int64_t spot_check_every = 0;
   ConfirmSkips confirm_skips = ConfirmSkips::automatic;
   std::string trace;
   std::string profile;
@@ -436,6 +437,9 @@ struct DebugConfig {
     using enum Restart;
     v.key("replica_hash_every", self.replica_hash_every, from_to(0, 1e12), may_change,
           "Steps between comparisons of the weights' bits on all ranks; 0: none");
+    v.key("spot_check_every", self.spot_check_every, from_to(0, 1e12), may_change,
+          "Steps between spot checks: each rank's first micro-batch is computed by another rank too (by one rank alone "
+          "twice), and gradients of other bits end the run with code 8; 0: none");
     v.key("confirm_skips", self.confirm_skips, OneOf(), may_change,
           "Compute a step once more before it is skipped: equal bits are the data's fault, others a machine's, and "
           "the run ends with code 8. always: on GPUs too, where the host waits for each step then; auto: on CPUs only");

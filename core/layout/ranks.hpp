@@ -40,6 +40,11 @@ struct Ranks {
   int first_sharer(ProcessGroup group, int rank) const {
     return group == ProcessGroup::dense ? 0 : rank % experts.size;
   }
+  /// The rank `groups` expert groups further on, from the last on to the first, with the same place in its own.
+  int further_on(int groups) const {
+    const int rank = (world.rank + groups * experts.size) % world.size;
+    return rank < 0 ? rank + world.size : rank;
+  }
   bool operator==(const Ranks&) const = default;
 };
 

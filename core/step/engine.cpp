@@ -12,32 +12,35 @@
 namespace tessera {
 namespace {
 
-/// Fault injection: sets the bits of the exponent of a tensor's first element. Waits for the device.
-void set_exponent(Device& device, Stream& stream, const Tensor& values) {
+constexpr std::uint32_t exponent = 0x7F800000, mantissa_bit = 1 << 20;
+
+/// Fault injection: sets bits of a tensor's first element, or clears them if all are set. Waits for the device.
+void damage(Device& device, Stream& stream, const Tensor& values, std::uint32_t which) {
   if (values.elements() == 0) return;
   std::uint32_t bits = 0;
   device.download(stream, &bits, values.flat(0, 1));
-  bits |= 0x7F800000u;
+  bits = (bits & which) == which ? bits & ~which : bits | which;
   device.upload(stream, values.flat(0, 1), &bits);
 }
 
-/// Fault injection: passes gradients on, and sets an exponent in the first that is written.
+/// Fault injection: passes gradients on, and damages bits of the first that is written.
 class FaultySink final : public GradientSink {
  public:
-  FaultySink(Device& device, GradientSink& sink) : device_(device), sink_(sink) {}
+  FaultySink(Device& device, GradientSink& sink, std::uint32_t bits) : device_(device), sink_(sink), bits_(bits) {}
   Gradient slot(ParamId param) override {
     const Gradient given = sink_.slot(param);
     if (!done_) first_ = given.sum;
     return given;
   }
   void written(Stream& stream, ParamId param) override {
-    if (!std::exchange(done_, true)) set_exponent(device_, stream, first_.flat(0, first_.elements()));
+    if (!std::exchange(done_, true)) damage(device_, stream, first_.flat(0, first_.elements()), bits_);
     sink_.written(stream, param);
   }
 
  private:
   Device& device_;
   GradientSink& sink_;
+  std::uint32_t bits_;
   Tensor first_;
   bool done_ = false;
 };
@@ -146,18 +149,19 @@ Turn Engine::step(const HostSequences& batch, const StepScalars& scalars) {
   if (observer_) observer_->begun();
   memory_.begin(stream_, batch, scalars);
   step_ = static_cast<std::int64_t>(batch.step);
-  const auto work = [this] {
+  const bool checked = batch.checked;
+  const auto work = [this, checked] {
     if (std::exchange(redo_, false)) {
       { const Reduced dropped = accumulate().reduce(stream_); }
       memory_.clear_sums(stream_);
     }
-    Reduced gradients = reduce(accumulate());
+    Reduced gradients = reduce(checked ? spot_checked() : accumulate());
     decide(gradients);
     Updated updated = update(confirmed(std::move(gradients)));
     const Region region(stream_, RegionName::publish);
     sync_.publish(stream_, std::move(updated));  // weight = Q(bf16(master)), gathered now or under the next forward
   };
-  if (replayable())
+  if (replayable() && !checked)
     repeated_.run(sync_.state(), work, [this] { sync_.replayed(); });
   else
     work();
@@ -171,25 +175,69 @@ bool Engine::replayable() const {
          !device_.timeline().recording() && mesh_.on_streams();
 }
 
-Accumulating Engine::accumulate() {
+/// The step's gradients. `digests`, unless null: those of its first micro-batch are added there.
+Accumulating Engine::accumulate(std::uint64_t* digests) {
   const Region region(stream_, RegionName::gradient);
-  const double scale = 1.0 / static_cast<double>(plan_.sizes.global * plan_.sizes.length);
   Accumulating sum = sync_.accumulate();
-  for (std::int64_t round = 0; round < plan_.sizes.rounds; ++round) {
+  add_first(sum, memory_.micro_batch(0, plan_.sizes.micro, loss_scale()), 0, digests);
+  for (std::int64_t round = 1; round < plan_.sizes.rounds; ++round) {
     const Arena::Frame frame(activations_);
-    FaultySink faulty(device_, sum);
-    const std::optional<Fault> once = round == 0 ? once_ : std::nullopt;
-    Pass one = pass(once == Fault::gradient ? static_cast<GradientSink*>(&faulty) : &sum, round);
-    if (round == 0) one.fault = once == Fault::activation ? std::numeric_limits<float>::infinity() : fault_;
-    plan_.model.gradient(one, memory_.micro_batch(round, plan_.sizes.micro, scale));  // sum += d loss / d w
+    plan_.model.gradient(pass(&sum, round), memory_.micro_batch(round, plan_.sizes.micro, loss_scale()));
   }
   return sum;
+}
+
+/// Adds the first micro-batch's gradient, sum += d loss / d w, with the faults of a spot check's computation.
+void Engine::add_first(Accumulating& sum, const MicroBatch& batch, int computation, std::uint64_t* digests) {
+  const Arena::Frame frame(activations_);
+  const std::optional<Fault> fault = fault_in(computation);
+  GradientSink* sink = &sum;
+  std::optional<DigestingSink> digesting;
+  if (digests) sink = &digesting.emplace(plan_, digests, *sink);
+  std::optional<FaultySink> faulty;
+  if (fault >= Fault::bit || fault == Fault::gradient)
+    sink = &faulty.emplace(device_, *sink, fault == Fault::gradient ? exponent : mantissa_bit);
+  Pass one = pass(sink);
+  one.fault = fault_;
+  if (fault == Fault::activation) one.fault = std::numeric_limits<float>::infinity();
+  if (fault == Fault::number) one.fault = 0.5f;
+  plan_.model.gradient(one, batch);
+}
+
+std::optional<Engine::Fault> Engine::fault_in(int computation) const {
+  if (!once_ || once_ == Fault::bit_always) return once_;
+  return computation == (once_ == Fault::bit_for_another ? 1 : 0) ? once_ : std::nullopt;
+}
+
+/// The step's gradients, of which other ranks have computed the first micro-batch too, with the same bits.
+Accumulating Engine::spot_checked() {
+  const StepFingerprint second = computed_again(1);
+  Accumulating sum = accumulate(cleared_digests().as<std::uint64_t>());
+  const StepFingerprint first = fingerprint(memory_.first_sums());
+  spot_judge_(step_, first, second, [&] {
+    { const Accumulating dropped = std::move(sum); }
+    return computed_again(2);
+  });
+  return sum;
+}
+
+/// Computes a micro-batch of a spot check and drops it.
+StepFingerprint Engine::computed_again(int computation) {
+  const Region region(stream_, RegionName::gradient);
+  Accumulating dropped = sync_.accumulate();
+  memory_.clear_sums(stream_);
+  const int of = plan_.ranks.further_on(computation);
+  add_first(dropped, memory_.micro_batch_of(of, computation, loss_scale()), computation,
+            cleared_digests().as<std::uint64_t>());
+  const StepFingerprint made = fingerprint(memory_.first_sums());
+  memory_.clear_sums(stream_);
+  return made;
 }
 
 Reduced Engine::reduce(Accumulating&& sum) {
   const Region region(stream_, RegionName::reduce);
   Reduced gradients = std::move(sum).reduce(stream_);  // summed over ranks
-  if (std::exchange(once_, std::nullopt) == Fault::shard) set_exponent(device_, stream_, gradients.shard({0}));
+  if (std::exchange(once_, std::nullopt) == Fault::shard) damage(device_, stream_, gradients.shard({0}), exponent);
   gather_sums();
   return gradients;
 }
@@ -210,16 +258,29 @@ ClipResult Engine::decided() {
   return clip;
 }
 
-StepFingerprint Engine::fingerprint(const Reduced& gradients) {
-  StepFingerprint made;
-  made.sums.resize(static_cast<std::size_t>(memory_.all_sums().elements()));
-  device_.download(stream_, made.sums.data(), memory_.all_sums());
+/// Zeroed digests of gradients, by dataset.
+Tensor Engine::cleared_digests() {
   const Tensor digests = digests_.flat(0, std::ssize(plan_.registry.datasets()));
+  before_update_.hold(stream_);  // a snapshot's digests lie there until they have been copied
   clear(stream_, digests);
-  add_digests(stream_, digests.as<std::uint64_t>(), plan_, [&](BucketId b) { return gradients.shard(b); });
-  made.gradients.resize(static_cast<std::size_t>(digests.elements()));
-  device_.download(stream_, made.gradients.data(), digests);
+  return digests;
+}
+
+/// The digests of gradients as they stand, with these sums. Waits for the device.
+StepFingerprint Engine::fingerprint(const Tensor& sums) {
+  StepFingerprint made;
+  made.sums.resize(static_cast<std::size_t>(sums.elements()));
+  device_.download(stream_, made.sums.data(), sums);
+  made.gradients.resize(plan_.registry.datasets().size());
+  device_.download(stream_, made.gradients.data(), digests_.flat(0, std::ssize(made.gradients)));
   return made;
+}
+
+/// That of reduced gradients, in this rank's shards.
+StepFingerprint Engine::fingerprint(const Reduced& gradients) {
+  add_digests(stream_, cleared_digests().as<std::uint64_t>(), plan_,
+              [&](BucketId b) { return gradients.shard(b); });
+  return fingerprint(memory_.all_sums());
 }
 
 /// Computes the step once more if it would be skipped, and has both computations judged.

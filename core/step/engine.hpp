@@ -57,13 +57,18 @@ class Engine {
   /// From now on computes every step that would be skipped once more, and calls `judge` before anything is updated. The
   /// host waits for each step's norm then, and steps are not captured. On all ranks. Local.
   void confirm_skips(Judge judge) { judge_ = std::move(judge); }
+  /// From now on calls `judge` in each step whose batch is `checked`, before its gradients are reduced. The host waits
+  /// for the first micro-batch then, and the step is not captured. On all ranks. Local.
+  void spot_check(SpotJudge judge) { spot_judge_ = std::move(judge); }
 
   /// Fault injection: faults of the next step on this rank, which is then neither captured nor replayed.
   void spoil_next(float value) { fault_ = value; }  ///< Pass::fault of its first micro-batch, whenever it is computed
   void redo_next() { redo_ = true; }                ///< drops its reduced gradients and makes them again; on all ranks
   /// A machine's fault, in the step's first computation alone: infinity in the gradient of an activation, in the first
-  /// gradient written, or in this rank's shard of the first bucket once that is reduced.
-  enum class Fault { activation, gradient, shard };
+  /// gradient written, or in this rank's shard of the first bucket once that is reduced. Faults that look sound: a
+  /// number in the gradient of an activation, or a bit of the mantissa in the first gradient written: in the step's own
+  /// computation, in that of a spot check for another rank, or in all.
+  enum class Fault { activation, gradient, shard, number, bit, bit_for_another, bit_always };
   void fail_once(Fault where) { once_ = where; }
 
   /// Sums, norm and flags of that step or evaluation, the same on all ranks. Waits for the device. Throws
@@ -91,11 +96,18 @@ class Engine {
   Stream& stream() { return stream_; }
 
  private:
-  Accumulating accumulate();
+  Accumulating accumulate(std::uint64_t* digests = nullptr);
+  void add_first(Accumulating& sum, const MicroBatch& batch, int computation, std::uint64_t* digests);
+  Accumulating spot_checked();
+  StepFingerprint computed_again(int computation);
+  std::optional<Fault> fault_in(int computation) const;
+  double loss_scale() const { return 1.0 / static_cast<double>(plan_.sizes.global * plan_.sizes.length); }
   Reduced reduce(Accumulating&& sum);
   void decide(const Reduced& gradients);
   ClipResult decided();
   Reduced confirmed(Reduced&& gradients);
+  Tensor cleared_digests();
+  StepFingerprint fingerprint(const Tensor& sums);
   StepFingerprint fingerprint(const Reduced& gradients);
   Updated update(Reduced&& gradients);
   void gather_sums();
@@ -116,13 +128,14 @@ class Engine {
   Optimizers optimizers_;
   StepMemory memory_;
   Arena activations_;
-  Tensor digests_;  ///< u64, one a tensor of state
+  Tensor digests_;               ///< u64, one a tensor of state: of a state that is saved, or of gradients
   ExternalEvent before_update_;  ///< the update waits for a snapshot of the state to be copied; so do captured steps
   std::vector<std::int64_t> sum_counts_, sum_begins_;
   StepObserver* observer_ = nullptr;
   RepeatedWork repeated_;
   std::optional<RowExchange> exchange_;  ///< with expert parallelism
   Judge judge_;                          ///< empty: a step that would be skipped is not computed again
+  SpotJudge spot_judge_;                 ///< empty: no spot checks
   std::int64_t step_ = 0;                ///< number of the step under way
   std::optional<float> fault_;
   std::optional<Fault> once_;

@@ -15,7 +15,7 @@ StepMemory::StepMemory(Device& device, const RankIn& world, const StepSizes& siz
       micro_batches_(sizes.micro_batches()),
       rounds_(sizes.rounds),
       micro_(sizes.micro),
-      capacity_(sizes.local() * sizes.length),
+      capacity_((sizes.local() + sizes.again) * sizes.length),
       length_(sizes.length),
       counters_(counters) {
   up_ = device.allocate(Category::batch, DType::u8, {tokens_offset + 2 * capacity_ * 4});
@@ -85,6 +85,12 @@ MicroBatch StepMemory::micro_batch(std::int64_t round, std::int64_t count, doubl
   batch.sequences = count;
   batch.loss_scale = loss_scale;
   batch.first_sequence = (round * world_.size + world_.rank) * micro_;
+  return batch;
+}
+
+MicroBatch StepMemory::micro_batch_of(int of, int number, double loss_scale) const {
+  MicroBatch batch = micro_batch(rounds_ + number - 1, micro_, loss_scale);
+  batch.first_sequence = of * micro_;
   return batch;
 }
 

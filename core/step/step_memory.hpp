@@ -17,6 +17,7 @@ struct HostSequences {
   std::vector<std::int32_t> ids, targets;
   std::int64_t sequences = 0;
   std::int64_t padding = 0;  ///< the last tokens that are computed but count in no sum
+  bool checked = false;      ///< whether micro-batches of other ranks follow, for a spot check
   std::uint64_t step = 0;    ///< the optimizer step that they belong to, from 1; 0: none
 };
 
@@ -58,6 +59,8 @@ class StepMemory {
 
   /// The first `count` sequences of this rank's micro-batch in a round.
   MicroBatch micro_batch(std::int64_t round, std::int64_t count, double loss_scale) const;
+  /// The first micro-batch of rank `of`, which a spot check computes as its computation number `number`, from 1.
+  MicroBatch micro_batch_of(int of, int number, double loss_scale) const;
 
   const float* rate() const { return &static_cast<const StepScalars*>(up_.data)->rate; }
   const float* norm_limit() const { return &static_cast<const StepScalars*>(up_.data)->norm_limit; }
@@ -70,6 +73,8 @@ class StepMemory {
   StepSums* sums(std::int64_t round) const;
   /// Those of all rounds in which it is not idle: u64 [rounds, words], not_finite first.
   Tensor counted_sums() const;
+  /// This rank's sums in the first round as 64-bit words.
+  Tensor first_sums() const { return {sums(0), DType::i64, {sum_words}}; }
   /// Every rank's sums as 64-bit words [ranks * words_of_rank()], for the all-gather.
   Tensor all_sums() const;
   std::int64_t words_of_rank() const { return rounds_ * sum_words; }

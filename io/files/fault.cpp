@@ -42,7 +42,9 @@ struct PlannedStep {
   std::int64_t step;
   StepFault fault;
 };
-constexpr std::array<std::string_view, 6> step_faults = {"nan", "inf", "redo", "activation", "gradient", "shard"};
+constexpr std::array<std::string_view, 10> step_faults = {
+    "nan", "inf", "redo", "activation", "gradient", "shard", "number", "bit", "bit_for_another", "bit_always"};
+static_assert(step_faults.size() == static_cast<std::size_t>(StepFault::bit_always) + 1, "every fault has a name");
 
 std::optional<PlannedStep> planned_step;  // this rank's fault in a step, until that step
 std::optional<Phase> current;
@@ -131,8 +133,8 @@ void arm(int rank) {
   if (phase == phases.size() || kind == kinds.size() || !times || *times < 1)
     throw Error(Exit::usage,
                 fmt::format("TESSERA_FAULT={}: must read phase:rank:kind or phase:rank:kind:n; phases: {}; kinds: {}; "
-                            "or step<N>:rank:nan, step<N>:rank:inf, step<N>:all:redo",
-                            text, fmt::join(phases, ", "), fmt::join(kinds, ", ")));
+                            "or step<N>:rank:fault, faults: {} (redo on all ranks)",
+                            text, fmt::join(phases, ", "), fmt::join(kinds, ", "), fmt::join(step_faults, ", ")));
   if (concerns(parts[1], rank)) planned = Planned{static_cast<Phase>(phase), static_cast<Kind>(kind), *times};
 }
 

@@ -14,7 +14,9 @@
 /// TESSERA_FAULT=step<N>:rank:nan (or inf) puts that value into the gradient that enters the first block's last branch
 /// in step N, as data would: also when the step is computed again. step<N>:rank:activation (or gradient, shard) is a
 /// machine's: in the first computation alone, of the value that enters there, of the first gradient written, or of the
-/// first reduced gradient. step<N>:all:redo drops the reduced gradients of step N and makes them again.
+/// first reduced gradient. Those that look sound: `number`, of the value that enters there, and `bit`, of the first
+/// gradient written; bit_for_another: in a spot check's computation for another rank, bit_always: in all computations.
+/// step<N>:all:redo drops the reduced gradients of step N and makes them again.
 namespace tessera::fault {
 
 /// Phases, by the names that TESSERA_FAULT uses: taking the run's lock, the beginning of a branch (entered before each
@@ -30,7 +32,7 @@ std::string_view name_of(Phase phase);
 void arm(int rank);
 
 /// The fault of this rank in step `step` (from 1), if there is one; returned once.
-enum class StepFault { nan, inf, redo, activation, gradient, shard };
+enum class StepFault { nan, inf, redo, activation, gradient, shard, number, bit, bit_for_another, bit_always };
 std::optional<StepFault> in_step(std::int64_t step);
 
 /// To be called when this rank enters a phase. A pending fault of the phase before is dropped.

@@ -326,7 +326,7 @@ class Runs(Train):
             self.assertEqual(sorted((c["group"], c["op"], c["bytes"]) for c in row["collectives"]), planned)
 
     def test_a_trace_names_every_tensor(self):
-        debug = {"debug__trace": "trace.jsonl", "debug__replica_hash_every": 1}
+        debug = {"debug__trace": "trace.jsonl", "debug__replica_hash_every": 1, "debug__spot_check_every": 1}
         self.assertEqual(self.held(self.trained(2, **debug)), self.planned(2, **debug)["memory"])
         for row in self.rows("trace.jsonl"):
             names = list(row["masters"])

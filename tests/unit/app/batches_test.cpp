@@ -87,6 +87,31 @@ TEST_F(MixedBatches, AreTheSameOnEveryRankCount) {
   EXPECT_NE(begins(other, 7), alone[7]);
 }
 
+TEST_F(MixedBatches, OfASpotCheckEndWithTheFirstMicroBatchesOfRanksFurtherOn) {
+  config_.batch.micro = 2;
+  for (const auto& [ranks, expert] : {std::pair{1, 1}, {2, 1}, {2, 2}, {3, 1}, {4, 2}, {6, 2}}) {
+    config_.parallel.expert = expert;
+    std::vector<Batches> world = this->world(ranks);
+    const auto of = [&](int rank, bool checked) {
+      return world[static_cast<std::size_t>(rank)].training(3, 36, checked);
+    };
+    const auto micro_batch = [&](const HostSequences& batch, std::int64_t number) {
+      const auto begin = batch.ids.begin() + number * 2 * length;
+      return std::vector(begin, begin + 2 * length);
+    };
+    for (int rank = 0; rank < ranks; ++rank) {
+      const HostSequences own = of(rank, false), checked = of(rank, true);
+      EXPECT_FALSE(own.checked);
+      ASSERT_TRUE(checked.checked);
+      ASSERT_EQ(checked.sequences, own.sequences + 4);
+      for (const int number : {1, 2})
+        EXPECT_EQ(micro_batch(checked, own.sequences / 2 + number - 1),
+                  micro_batch(of((rank + number * expert) % ranks, false), 0))
+            << "rank " << rank << " of " << ranks << ", groups of " << expert << ", computation " << number;
+    }
+  }
+}
+
 TEST_F(MixedBatches, GiveEachCorpusItsShareWhateverItsSize) {
   std::vector<Batches> one = world(1);
   std::vector<std::int32_t> of_second;

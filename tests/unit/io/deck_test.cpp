@@ -87,7 +87,7 @@ checkpoint: {dir: out/all, every_steps: 7, keep_last: 3, keep_every: 21, expert_
              mpio_hints: {striping_factor: 8, romio_cb_write: "enable"}, async: false, quantized: true,
              init_from: runs/a, init_missing: [a.weight, b.weight], init_rows: [c.weight],
              init_ignore_extra: true, init_other_tokenizer: true}
-debug: {replica_hash_every: 5, confirm_skips: never, trace: t.jsonl, profile: p.json}
+debug: {replica_hash_every: 5, spot_check_every: 6, confirm_skips: never, trace: t.jsonl, profile: p.json}
 proof: {gather_overlap: false, wire: auto, cuts: tile, staging: auto, reduce_overlap: false, graph: false,
         copy_engines: false, share_gpu: true}
 )").config;
@@ -115,7 +115,7 @@ proof: {gather_overlap: false, wire: auto, cuts: tile, staging: auto, reduce_ove
                                                  CheckpointIo::direct,
                                                  {{"romio_cb_write", "enable"}, {"striping_factor", "8"}}, false, true,
                                                  "runs/a", {"a.weight", "b.weight"}, {"c.weight"}, true, true}));
-  EXPECT_EQ(config.debug, (DebugConfig{5, ConfirmSkips::never, "t.jsonl", "p.json"}));
+  EXPECT_EQ(config.debug, (DebugConfig{5, 6, ConfirmSkips::never, "t.jsonl", "p.json"}));
   EXPECT_EQ(config.proof, (ProofConfig{false, GatherWire::automatic, GatherCuts::tile, GatherStaging::automatic, false,
                                        false, false, true}));
 }
