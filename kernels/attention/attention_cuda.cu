@@ -1,6 +1,7 @@
 // Flash attention in tiles that stay in shared memory (Dao 2022), for every type and size that
 // neither the kernels for Hopper nor cuDNN take.
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 
@@ -357,25 +358,34 @@ void backward_as(Stream& stream, const AttentionShape& s, const Tensor& dqkv, co
   });
 }
 
+/// The project's kernels for tensor cores; each returns false for shapes that it does not take.
+struct Route {
+  decltype(&hopper_forward) forward;
+  decltype(&hopper_backward) backward;
+};
+#ifdef TESSERA_HOPPER
+constexpr std::array routes{Route{hopper_forward, hopper_backward}, Route{wide_forward, wide_backward}};
+#else
+constexpr std::array<Route, 0> routes;
+#endif
+
 }  // namespace
 
 void forward(Stream& stream, Arena&, const AttentionShape& shape, const Tensor& out, const Tensor& lse,
              const Tensor& qkv) {
-#ifdef TESSERA_HOPPER
-  if (shape.sequences == 0 || hopper_forward(stream, shape, out, lse, qkv)) return;
-#endif
-  if (shape.sequences == 0 || library_forward(stream, shape, out, lse, qkv) || stream.dry()) return;
+  for (const Route& route : routes)
+    if (route.forward(stream, shape, out, lse, qkv)) return;
+  if (library_forward(stream, shape, out, lse, qkv) || stream.dry()) return;
   dispatch_real(qkv.type, "attention_forward", [&]<class T>() { forward_as<T>(stream, shape, out, lse, qkv); });
 }
 
 void backward(Stream& stream, Arena& arena, const AttentionShape& shape, const Tensor& dqkv, const Tensor& dout,
               const Tensor& qkv, const Tensor& out, const Tensor& lse) {
-#ifdef TESSERA_HOPPER
-  if (shape.sequences == 0 || hopper_backward(stream, arena, shape, dqkv, dout, qkv, out, lse)) return;
-#endif
+  for (const Route& route : routes)
+    if (route.backward(stream, arena, shape, dqkv, dout, qkv, out, lse)) return;
   const Arena::Frame frame(arena);
   const Tensor delta = arena.temp(lse.type, lse.shape);
-  if (shape.sequences == 0 || library_backward(stream, shape, dqkv, dout, qkv, out, lse) || stream.dry()) return;
+  if (library_backward(stream, shape, dqkv, dout, qkv, out, lse) || stream.dry()) return;
   dispatch_real(qkv.type, "attention_backward", [&]<class T>() {
     backward_as<T>(stream, shape, dqkv, dout, qkv, lse, out, delta.as<Accumulator<T>>());
   });

@@ -337,7 +337,7 @@ struct Keys {
 
 bool hopper_backward(Stream& stream, Arena& arena, const AttentionShape& s, const Tensor& dqkv, const Tensor& dout,
                      const Tensor& qkv, const Tensor& out, const Tensor& lse) {
-  if (!takes(s, {dqkv, dout, qkv, out})) return false;
+  if (!takes(s, side, {dqkv, dout, qkv, out})) return false;
   const Arena::Frame frame(arena);
   const Tensor rows = arena.temp(DType::f32, {s.sequences, s.heads, ceil_div(s.length, side), 2 * side});
   if (stream.dry()) return true;

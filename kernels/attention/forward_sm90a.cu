@@ -1,6 +1,7 @@
 // Causal attention for heads of 64 columns on Hopper's tensor cores: TMA, wgmma, persistent blocks; the softmax is
 // rescaled as its maximum grows (Dao 2022). Compiled for sm_90a, apart from sources that include Kokkos.
 #include "kernels/attention/hopper.hpp"
+#include "kernels/attention/softmax_sm90a.cuh"
 #include "kernels/attention/sweep_sm90a.cuh"
 
 namespace tessera::attention {
@@ -11,44 +12,6 @@ using namespace tiles;
 struct Outputs : Sequences {
   CUtensorMap out;
   float* lse;
-};
-
-/// The softmax of two rows, of which a thread has values.
-struct Softmax {
-  float top[2] = {-INFINITY, -INFINITY};  ///< of the scores so far
-  float total[2] = {0, 0};                ///< of this thread's weights so far, relative to top
-
-  /// Combines over the four threads that share rows.
-  template <class F>
-  __device__ static float over_row(float x, const F& f) {
-    CUTLASS_PRAGMA_UNROLL
-    for (int lane = 1; lane < 4; lane *= 2) x = f(x, __shfl_xor_sync(0xFFFFFFFFu, x, lane));
-    return x;
-  }
-  /// Turns scores into weights relative to the new top; `shrink`: what multiplies those of earlier tiles.
-  __device__ void weigh(Sums& scores, float scale_of_2, float (&shrink)[2]) {
-    CUTLASS_PRAGMA_UNROLL
-    for (int half = 0; half < 2; ++half) {
-      float highest = top[half];
-      CUTLASS_PRAGMA_UNROLL
-      for (int i = 0; i < values; ++i)
-        if (i / 2 % 2 == half) highest = fmaxf(highest, scores(i));
-      highest = over_row(highest, [](float a, float b) { return fmaxf(a, b); });
-      shrink[half] = exp2_of((top[half] - highest) * scale_of_2);
-      top[half] = highest;
-      total[half] *= shrink[half];
-    }
-    const float offset[2] = {top[0] * scale_of_2, top[1] * scale_of_2};
-    CUTLASS_PRAGMA_UNROLL
-    for (int i = 0; i < values; ++i) {
-      scores(i) = exp2_of(fmaf(scores(i), scale_of_2, -offset[i / 2 % 2]));
-      total[i / 2 % 2] += scores(i);
-    }
-  }
-  /// Ends a row: the sum of all weights.
-  __device__ float sum(int half) const {
-    return over_row(total[half], [](float a, float b) { return a + b; });
-  }
 };
 
 struct Forward : OverKeys {
@@ -159,7 +122,7 @@ struct Forward : OverKeys {
 }  // namespace
 
 bool hopper_forward(Stream& stream, const AttentionShape& s, const Tensor& out, const Tensor& lse, const Tensor& qkv) {
-  if (!takes(s, {out, qkv})) return false;
+  if (!takes(s, side, {out, qkv})) return false;
   if (stream.dry()) return true;
   const Outputs call{sequences_of(s, qkv), map_of(s, out, s.heads), lse.as<float>()};
   start<Forward>(stream, call, call.heads);

@@ -113,8 +113,8 @@ struct Group {
 };
 
 /// Barriers of a ring of stages in shared memory, which one thread fills by TMA and all groups read. Both count the
-/// stages that they have passed; the barriers of a stage change phase each time around.
-template <unsigned stages>
+/// stages that they have passed; the barriers of a stage change phase each time around. `readers`: warps that release.
+template <unsigned stages, std::uint32_t readers = reading_warps>
 struct Ring {
   static_assert((stages & (stages - 1)) == 0, "a count gives stage and phase by its bits");
   cutlass::arch::ClusterTransactionBarrier full[stages];
@@ -124,7 +124,7 @@ struct Ring {
   __device__ static std::uint32_t phase(unsigned count) { return count / stages % 2; }
 
   __device__ void init() {
-    for (int i = 0; i < static_cast<int>(stages); ++i) full[i].init(1), empty[i].init(reading_warps);
+    for (int i = 0; i < static_cast<int>(stages); ++i) full[i].init(1), empty[i].init(readers);
   }
   /// The filling thread: waits until the stage is free.
   __device__ void wait_empty(unsigned count) { empty[stage(count)].wait(phase(count) ^ 1); }
@@ -175,12 +175,6 @@ struct Sequences {
   __device__ int sharing() const { return heads / kv_heads; }
   __device__ float scale_of_2() const { return scale * std::numbers::log2e_v<float>; }
 };
-
-__device__ inline float exp2_of(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
 
 /// The way of sweeps in which groups hold queries, and the keys and values that they see pass.
 struct OverKeys {
@@ -243,7 +237,8 @@ __global__ void __launch_bounds__(block_threads, 1)
   }
 }
 
-/// A matrix of tokens whose rows have `slots` heads, as TMA sees it: in boxes of one tile.
+/// A matrix of tokens whose rows have `slots` heads, or parts of heads, of 64 columns, as TMA sees it: in boxes of one
+/// tile.
 inline CUtensorMap map_of(const AttentionShape& s, const Tensor& matrix, std::int64_t slots) {
   static const auto encode = [] {
     void* f = nullptr;
@@ -267,31 +262,37 @@ inline CUtensorMap map_of(const AttentionShape& s, const Tensor& matrix, std::in
 
 inline Sequences sequences_of(const AttentionShape& s, const Tensor& qkv) {
   const auto small = [](std::int64_t n) { return static_cast<int>(n); };
-  return {map_of(s, qkv, s.heads + 2 * s.kv_heads),
+  return {map_of(s, qkv, (s.heads + 2 * s.kv_heads) * s.head_dim / side),
           small(s.sequences),
           small(s.length),
           small(s.heads),
           small(s.kv_heads),
           small(ceil_div(s.length, side)),
-          1 / std::sqrt(static_cast<float>(side))};
+          1 / std::sqrt(static_cast<float>(s.head_dim))};
 }
 
-/// Whether sweeps take this shape on this GPU; `matrices` are all that TMA reads and writes.
-inline bool takes(const AttentionShape& s, std::initializer_list<Tensor> matrices) {
+/// Whether this GPU takes heads of `head_dim` columns, and this shape has them; `matrices` are all that TMA reads and
+/// writes.
+inline bool takes(const AttentionShape& s, int head_dim, std::initializer_list<Tensor> matrices) {
   constexpr int tma_alignment = 16;
   for (const Tensor& t : matrices)
     if (t.type != DType::bf16 || reinterpret_cast<std::uintptr_t>(t.data) % tma_alignment != 0) return false;
-  return gemm::processor() == 90 && s.head_dim == side &&
+  return gemm::processor() == 90 && s.head_dim == head_dim &&
          s.sequences * s.heads * ceil_div(s.length, side) <= std::numeric_limits<int>::max() / side;
+}
+
+inline int multiprocessors_of_device() {
+  int device = 0, multiprocessors = 0;
+  check_cuda(cudaGetDevice(&device), "cudaGetDevice");
+  check_cuda(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device),
+             "cudaDeviceGetAttribute");
+  return multiprocessors;
 }
 
 template <class Sweep>
 void start(Stream& stream, const typename Sweep::Call& call, int heads) {
   constexpr int bytes = sizeof(typename Sweep::Memory);
-  int device = 0, multiprocessors = 0;
-  check_cuda(cudaGetDevice(&device), "cudaGetDevice");
-  check_cuda(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device),
-             "cudaDeviceGetAttribute");
+  const int multiprocessors = multiprocessors_of_device();
   const Order order(call.count, heads, (call.strips + groups - 1) / groups, multiprocessors);
   start_kernel(static_cast<cudaStream_t>(stream.native()), "attention", sweep_kernel<Sweep>,
                {static_cast<unsigned>(multiprocessors), block_threads, bytes}, call, order);

@@ -63,6 +63,12 @@ class Places {
   int thread_;
 };
 
+__device__ inline float exp2_of(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
 __device__ inline std::uint32_t packed(float low, float high) {
   std::uint32_t both;
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
@@ -108,8 +114,8 @@ __device__ auto matrix(Tile& tile) {
 
 using cute::SM90::GMMA::ScaleOut;
 
-template <class Mma, class A, class B>
-__device__ void multiply(Sums& sums, const A& a, const B& b, ScaleOut old) {
+template <class Mma, class S, class A, class B>
+__device__ void multiply(S& sums, const A& a, const B& b, ScaleOut old) {
   Mma mma;
   mma.accumulate_ = old;
   CUTLASS_PRAGMA_UNROLL

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "kernels/attention/attention.hpp"
 #include "kernels/attention/head_norm.hpp"
 
@@ -35,11 +37,12 @@ template <class T> void backward(benchmark::State& state) {
         [&] { attention_backward(b.stream(), b.arena(), shape, dqkv, dout, t.qkv, t.out, t.lse); });
 }
 
-/// Attention of sequences of 1024 tokens in bf16, as models in inputs/bench have them: sequences (on a host one),
-/// heads, key heads.
+/// Attention in bf16, as models in inputs/bench have it: sequences (on a host one, of 1024 tokens at most), heads, key
+/// heads, columns of a head, tokens.
 struct Long {
   explicit Long(benchmark::State& state)
-      : b(state), s{gpu ? state.range(0) : 1, 1024, state.range(1), state.range(2), 64},
+      : b(state), s{gpu ? state.range(0) : 1, gpu ? state.range(4) : std::min<std::int64_t>(1024, state.range(4)),
+                    state.range(1), state.range(2), state.range(3)},
         qkv(b.random<bf16>({s.sequences * s.length, s.columns()}, -2, 2)),
         dout(b.random<bf16>({s.sequences * s.length, s.heads * s.head_dim})), out(b.empty<bf16>(dout.shape)),
         dqkv(b.empty<bf16>(qkv.shape)), lse(b.empty<float>({s.sequences, s.heads, s.length})) {}
@@ -71,7 +74,9 @@ void long_backward(benchmark::State& state) {
 }
 void long_shapes(benchmark::internal::Benchmark* b) {
   timed(b);
-  b->Args({64, 12, 12})->Args({32, 16, 16})->Args({16, 20, 20})->Args({16, 25, 25})->Args({32, 16, 8});
+  b->Args({64, 12, 12, 64, 1024})->Args({32, 16, 16, 64, 1024})->Args({16, 20, 20, 64, 1024});
+  b->Args({16, 25, 25, 64, 1024})->Args({32, 16, 8, 64, 1024});
+  b->Args({16, 12, 2, 128, 1024})->Args({1, 32, 8, 128, 8192})->Args({1, 8, 2, 128, 32768});
 }
 
 template <class T> void turn(benchmark::State& state) {

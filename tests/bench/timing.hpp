@@ -56,7 +56,7 @@ class Bench {
   benchmark::State& state_;
   Device device_;
   Tensor flag_;
-  Arena arena_ = device_.arena(Category::activations, std::int64_t{256} << 20);
+  Arena arena_ = device_.arena(Category::activations, std::int64_t{320} << 20);
   std::uint64_t seed_ = 0;
 };
 
