@@ -22,7 +22,7 @@ void decode(Stream& stream, FormatId format, const TableView& table, DType value
 /// make_factors() of quantize.hpp, for formats of has_factors().
 void make_factors(Stream& stream, FormatId format, const QuantizedMatrix& matrix, Purpose purpose);
 template <formats::Format F>
-inline constexpr bool has_factors_of = F::scaled&& F::block.rows != F::block.columns;
+inline constexpr bool has_factors_of = F::scaled ? F::block.rows != F::block.columns : F::tensor_amax;
 inline bool has_factors(FormatId format) {
   return visit_format(format, []<class F>() { return has_factors_of<F>; });
 }

@@ -137,7 +137,7 @@ void quantize_one(Stream& stream, FormatId format, QuantizedMatrix matrix, const
 
 void make_factors(Stream& stream, FormatId format, const QuantizedMatrix& matrix, Purpose purpose) {
   check_one(format, matrix, purpose, "make_factors");
-  require(quantizer::has_factors(format), "make_factors", "blocks run along one dimension");
+  require(quantizer::has_factors(format), "make_factors", "blocks run along one dimension, or there are none");
   const Counted counted(stream, purpose);
   quantizer::make_factors(stream, format, matrix, purpose);
 }
@@ -171,7 +171,7 @@ void partial_cast(Stream& stream, const QuantizeTable& table, const Tensor& amax
   const Amaxes in = amaxes_of(table, amaxes, "partial_cast");
   const FormatTraits format = traits_of(table.format());
   require(table.whole_block_rows_where_scales_travel(), "partial_cast", "scales travel in whole rows of blocks only");
-  require(!format.scaled || format.agreement != formats::Agreement::nothing, "partial_cast",
+  require(format.plain || format.agreement != formats::Agreement::nothing, "partial_cast",
           "this format travels as bf16");
   const Counted counted(stream, Purpose::weight);
   quantizer::cast_shards(stream, table.format(), table.view(), reading_of(table, Precision::bf16_first), in);
@@ -179,7 +179,7 @@ void partial_cast(Stream& stream, const QuantizeTable& table, const Tensor& amax
 
 void build_columnwise(Stream& stream, const QuantizeTable& table) {
   const FormatTraits format = traits_of(table.format());
-  if (!format.scaled) return;
+  if (format.plain) return;
   require(format.columnwise != formats::Columnwise::requantized, "build_columnwise",
           "this format's columnwise copy needs the source");
   const Counted counted(stream, Purpose::weight);

@@ -47,7 +47,7 @@ void quantize_one(Stream& stream, FormatId format, const QuantizedMatrix& matrix
 void decode_one(Stream& stream, FormatId format, const QuantizedMatrix& matrix, Side side);
 /// Fake quantization (quantize-dequantize) in one launch: the bits of quantize_one() and decode_one(), without codes in
 /// memory. Each copy's data are bf16 factors of the matrix's shape, with an amax if the format has one, and no scales.
-/// For formats whose blocks run along one dimension.
+/// For formats whose blocks run along one dimension, or that have a tensor's scale alone.
 void make_factors(Stream& stream, FormatId format, const QuantizedMatrix& matrix, Purpose purpose);
 
 /// gelu(pre), tanh form, and its gradient dy gelu'(pre). Products of codes read them through quantizers only, which

@@ -77,8 +77,9 @@ __device__ void quantize_tiles(Held<typename M::Source>& x, const Descriptor& d,
   constexpr bool turned = F::columnwise == Columnwise::transposed;
   const Seat seat(area_of<F>);
   const std::int64_t width = d.matrix.columns;
-  std::uint32_t top = std::is_same_v<Element, formats::E2M1> ? largest_without_nan(x) : largest(x);
-  if constexpr (tile == patch_edge) {
+  std::uint32_t top = !F::scaled ? 0 : std::is_same_v<Element, formats::E2M1> ? largest_without_nan(x) : largest(x);
+  if constexpr (!F::scaled) {
+  } else if constexpr (tile == patch_edge) {
     top = largest_of_block(top, shared.warps);
   } else {
     static_assert(tile == height || tile == 2 * height);
@@ -260,7 +261,7 @@ __device__ void quantize_held(Held<typename M::Source> x, const Descriptor& d, c
 template <Format F, class M, class Extent>
 __device__ void quantize_patch(const Descriptor& d, const Patch& p, const Extent& extent, Shared<F, M>& shared) {
   using Source = typename M::Source;
-  if constexpr (!F::scaled) {
+  if constexpr (formats::is_plain<F>) {
     store_plain<F, Source>(d, p, extent);
   } else {
     const auto x = [&] {

@@ -17,7 +17,7 @@ Copy place_copy(FormatId format, Side side, formats::Matrix m, std::int64_t memb
     const auto all = [&](const Shape& one) { return Shape{members * one[0], one[1]}; };
     Copy copy;
     copy.data = allocate(dtype_of<typename F::Element::Storage>, all(formats::data_shape<F>(side, m)));
-    copy.scales = allocate(dtype_of<typename F::Scale>, all(formats::scale_shape<F>(side, m)));
+    if (F::scaled) copy.scales = allocate(dtype_of<typename F::Scale>, all(formats::scale_shape<F>(side, m)));
     if (F::tensor_amax) copy.amax = allocate(DType::f32, {members});
     return copy;
   });
@@ -110,7 +110,7 @@ Operand Factors::activation(const Call& call, const Input& x, Side side) const {
 
 Copy Factors::place_columns(Arena& arena, formats::Matrix x) const {
   if (!coded() || !gemm::multiplies_codes(*activation_)) return {};
-  const bool apart = traits_of(*activation_).columnwise == formats::Columnwise::requantized;
+  const bool apart = traits_of(*activation_).columnwise != formats::Columnwise::shared;
   const bool takes = visit_format(*activation_, [&]<class F>() { return formats::takes<F>(Side::columnwise, x); });
   if (!apart || !takes) return {};
   return place_copy(*activation_, Side::columnwise, x, 1,
