@@ -154,8 +154,9 @@ class Check {
   std::int64_t stride_ = 0, span_ = 0;
 };
 
+template <Format F>
 quantizer::Place place_of(const Copy& copy) {
-  return {static_cast<std::byte*>(copy.data.data), copy.scales.data, static_cast<float*>(copy.amax.data),
+  return {static_cast<std::byte*>(copy.data.data), F::scaled ? copy.scales.data : nullptr, static_cast<float*>(copy.amax.data),
           static_cast<std::uint8_t*>(copy.swizzled.data)};
 }
 
@@ -226,8 +227,8 @@ Descriptor described_by(const QuantizedMatrix& m, quantizer::Claims* claims, Con
   d.begin = m.begin.value;
   d.end = m.begin.value + check.count();
   d.patches = patches_of(m.matrix);
-  d.side[0] = place_of(m.rowwise);
-  d.side[1] = place_of(m.columnwise);
+  d.side[0] = place_of<F>(m.rowwise);
+  d.side[1] = place_of<F>(m.columnwise);
   if (F::columnwise == formats::Columnwise::shared && d.side[0].data && d.side[1].scales)
     d.side[1].data = d.side[0].data;
   d.block_scales = m.block_scales.data;

@@ -1,6 +1,7 @@
 // quantize_one and decode_one, whose description is passed with the launch: the same bits as by a table.
 #include <gtest/gtest.h>
 
+#include "kernels/quantize/back.hpp"
 #include "tests/support/quantized_case.hpp"
 
 namespace tessera {
