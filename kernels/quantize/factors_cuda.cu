@@ -205,11 +205,10 @@ __device__ void factor_alike(const Pairs& x, const Descriptor& d, const Patch& p
   }
 }
 
+/// With scales of blocks, which run along rows or along columns.
 template <Format F, class M, class Extent>
-__device__ void factor_patch(const Descriptor& d, const Patch& p, const Extent& extent, Shared<F, M>& shared) {
-  Pairs x = load<FromBf16>(SourcePatch<FromBf16>(d, p).origin, d.matrix.columns, Seat(), extent);
-  if (d.not_finite != nullptr && not_finite(x)) *d.not_finite = 1;
-  if constexpr (!F::scaled) return factor_alike<F>(x, d, p, extent, d.side[d.side[0].amax ? 0 : 1].amax[p.member]);
+__device__ void factor_blocks(Pairs& x, const Descriptor& d, const Patch& p, const Extent& extent,
+                              Shared<F, M>& shared) {
   formats::TensorScale tensor[2];
   for (int s = 0; s < 2; ++s) {
     if (d.side[s].amax) tensor[s] = F::tensor_scale(d.side[s].amax[p.member]);
@@ -218,6 +217,16 @@ __device__ void factor_patch(const Descriptor& d, const Patch& p, const Extent& 
   if constexpr (follows_scale<F>) __syncthreads();
   if (d.side[0].data) factor_rows<F, M>(x, d, p, extent, shared, tensor[0]);
   if (d.side[1].data) factor_columns<F, M>(x, d, p, extent, shared, tensor[1]);
+}
+
+template <Format F, class M, class Extent>
+__device__ void factor_patch(const Descriptor& d, const Patch& p, const Extent& extent, Shared<F, M>& shared) {
+  Pairs x = load<FromBf16>(SourcePatch<FromBf16>(d, p).origin, d.matrix.columns, Seat(), extent);
+  if (d.not_finite != nullptr && not_finite(x)) *d.not_finite = 1;
+  if constexpr (F::scaled)
+    factor_blocks<F, M>(x, d, p, extent, shared);
+  else
+    factor_alike<F>(x, d, p, extent, d.side[d.side[0].amax ? 0 : 1].amax[p.member]);
 }
 
 /// Not inlined, so that the registers of these rare patches do not count for the others.

@@ -29,7 +29,7 @@ __global__ void __launch_bounds__(threads, 4)
     amax_kernel(const __grid_constant__ TableView table, Amaxes amaxes) {
   __shared__ Descriptor descriptor;
   __shared__ std::uint32_t warps[2][threads / 32];
-  constexpr int tile = F::block.rows;
+  [[maybe_unused]] constexpr int tile = F::block.rows;
   const Seat seat;
   const Task task = table.owned[blockIdx.x];
   const Descriptor& d = fetch(table, task, descriptor);
@@ -137,7 +137,7 @@ __global__ void __launch_bounds__(threads, 5)
       cast_patch<F, Source>(d, p, Whole(), amaxes);
     else
       cast_patch<F, Source>(d, p, Part{p, d.matrix.columns, vectors}, amaxes);
-  } else {
+  } else if constexpr (!formats::is_plain<F>) {
     constexpr Area area = scale_area<F>();
     const Task task = scale_units<F>(table)[unit];
     const Descriptor& d = fetch(table, task, descriptor);
