@@ -156,8 +156,8 @@ class Check {
 
 template <Format F>
 quantizer::Place place_of(const Copy& copy) {
-  return {static_cast<std::byte*>(copy.data.data), F::scaled ? copy.scales.data : nullptr, static_cast<float*>(copy.amax.data),
-          static_cast<std::uint8_t*>(copy.swizzled.data)};
+  return {static_cast<std::byte*>(copy.data.data), F::scaled ? copy.scales.data : nullptr,
+          static_cast<float*>(copy.amax.data), static_cast<std::uint8_t*>(copy.swizzled.data)};
 }
 
 Matrix patches_of(Matrix m) {
