@@ -210,7 +210,7 @@ inline void quantize_patch(const Descriptor& d, const Patch& p) {
     for (int r = owned.begin; r < owned.end; ++r) {
       const auto row = x.row(r);
       fetch_ahead(row.first + p.columns);
-      if constexpr (OfGelu<Source>)
+      if constexpr (Computed<Source>)
         compute_row<Source>(d, p, r, row.first, staged[r]);
       else
         stage_row<Source>(row.first, p.columns, staged[r]);

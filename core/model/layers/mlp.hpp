@@ -22,9 +22,9 @@ class Mlp {
   void backward(const Call& call, const Tensor& dx, const Tensor& dy, const Tensor& x, const Saved& saved) const;
 
  private:
-  /// Whether quantizers compute the gelu (of down's input) and its gradient (of up's gradient), so that neither is
+  /// Whether quantizers compute the activation (down's input) and its gradient (up's gradient), so that neither is
   /// stored.
-  bool gelu_in_quantizers() const { return activation_ == Activation::gelu && down_.fuses_gelu() && up_.fuses_gelu(); }
+  bool activates_in_quantizers() const;
 
   Activation activation_;
   std::int64_t ffn_;

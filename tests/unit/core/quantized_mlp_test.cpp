@@ -14,6 +14,8 @@ namespace tessera::test {
 namespace {
 
 constexpr std::int64_t tokens = 160;
+/// Of the inner layer: quantizers compute a swiglu of the second.
+constexpr std::int64_t widths[] = {288, 256};
 
 struct Results {
   std::vector<double> y, dx;
@@ -22,11 +24,11 @@ struct Results {
 };
 
 Results computed(const Recipe& recipe, Activation activation, bool bias, Accumulation accumulation,
-                 Keep keep = Keep::all) {
+                 Keep keep = Keep::all, std::int64_t ffn = 288) {
   GptShape shape = tiny_shape();
   shape.layers = 1;
   shape.hidden = 96;
-  shape.ffn = 288;
+  shape.ffn = ffn;
   shape.compute = DType::bf16;
   shape.activation = activation;
   shape.bias = bias;
@@ -76,11 +78,13 @@ TEST(QuantizedMlp, RecomputedHasTheSameBits) {
   for (const auto& [activation, name] : Names<Activation>::table)
     for (const Recipe& recipe : recipes()) {
       if (recipe.weight.plain != DType::bf16) continue;
-      const auto of = [&](Keep keep) { return computed(recipe, activation, true, Accumulation::fused, keep); };
-      const Results kept = of(Keep::all), again = of(Keep::input);
-      EXPECT_TRUE(same_bits(again.y, kept.y) && same_bits(again.dx, kept.dx)) << recipe.name << " " << name;
-      for (std::size_t i = 0; i < kept.gradients.size(); ++i)
-        EXPECT_TRUE(same_bits(again.gradients[i], kept.gradients[i])) << recipe.name << " " << name << " " << i;
+      for (const std::int64_t ffn : widths) {
+        const auto of = [&](Keep keep) { return computed(recipe, activation, true, Accumulation::fused, keep, ffn); };
+        const Results kept = of(Keep::all), again = of(Keep::input);
+        EXPECT_TRUE(same_bits(again.y, kept.y) && same_bits(again.dx, kept.dx)) << recipe.name << " " << name;
+        for (std::size_t i = 0; i < kept.gradients.size(); ++i)
+          EXPECT_TRUE(same_bits(again.gradients[i], kept.gradients[i])) << recipe.name << " " << name << " " << i;
+      }
     }
 }
 
@@ -97,15 +101,16 @@ double distance(const std::vector<double>& actual, const std::vector<double>& wa
 
 TEST(QuantizedMlp, IsThatOfBf16ButForItsCodes) {
   for (const auto& [activation, name] : Names<Activation>::table)
-    for (const bool bias : {false, true})
+    for (const auto& [bias, ffn] :
+         {std::pair{false, widths[0]}, {true, widths[0]}, {false, widths[1]}, {true, widths[1]}})
       for (const Accumulation accumulation : {Accumulation::fused, Accumulation::unfused}) {
-        const Results wanted = computed({}, activation, bias, accumulation);
+        const Results wanted = computed({}, activation, bias, accumulation, Keep::all, ffn);
         for (const Recipe& recipe : recipes()) {
           if (!recipe.weight.codes) continue;
           const double most = recipe.name == "nvfp4"        ? tolerances::fp4_layer
                               : recipe.name == "fp8_tensor" ? tolerances::e5m2_layer
                                                             : tolerances::fp8_layer;
-          const Results actual = computed(recipe, activation, bias, accumulation);
+          const Results actual = computed(recipe, activation, bias, accumulation, Keep::all, ffn);
           EXPECT_LE(distance(actual.y, wanted.y), most) << recipe.name << " " << name;
           EXPECT_LE(distance(actual.dx, wanted.dx), most) << recipe.name << " " << name;
           ASSERT_EQ(actual.gradients.size(), wanted.gradients.size());
@@ -162,8 +167,8 @@ TEST(QuantizedLinear, KeepsTheCodesThatBackwardWouldMake) {
   }
 }
 
-// An activation's output, read by its quantizer alone, outlives forward as codes, and gelu's of fp8_block is not stored
-// at all.
+// An activation's output, read by its quantizer alone, outlives forward as codes, and that of fp8_block, where its
+// quantizer can compute it, is not stored at all.
 TEST(QuantizedMlp, KeepsNoActivation) {
   const std::int64_t one = tokens * 288 * 2;
   for (const Recipe& recipe : recipes()) {
@@ -173,6 +178,10 @@ TEST(QuantizedMlp, KeepsNoActivation) {
     const bool keeps = keeps_codes(recipe), fused = keeps || (coded && quantizes_in_one_pass(*recipe.activation));
     EXPECT_EQ(computed(recipe, Activation::gelu, true, Accumulation::fused).kept, fused ? one : 2 * one) << recipe.name;
     EXPECT_EQ(computed(recipe, Activation::swiglu, true, Accumulation::fused).kept, keeps ? 2 * one : 3 * one)
+        << recipe.name;
+    const std::int64_t whole = tokens * 256 * 2;
+    EXPECT_EQ(computed(recipe, Activation::swiglu, true, Accumulation::fused, Keep::all, 256).kept,
+              fused ? 2 * whole : 3 * whole)
         << recipe.name;
   }
 }
