@@ -18,6 +18,8 @@ class Mlp {
   Mlp(ParamRegistry& registry, const std::string& name, const GptShape& shape);
 
   Saved place(Arena& arena, std::int64_t tokens) const;
+  /// Whether backward reads the values of x, and not its shape alone.
+  static bool reads_input(const Saved& saved) { return !saved.of_up; }
   void forward(const Call& call, const Tensor& x, const Saved& saved, const Tensor& y = {}) const;
   void backward(const Call& call, const Tensor& dx, const Tensor& dy, const Tensor& x, const Saved& saved) const;
 

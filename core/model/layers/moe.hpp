@@ -23,6 +23,7 @@ class Moe {
   Moe(ParamRegistry& registry, const std::string& name, const GptShape& shape);
 
   Saved place(Arena& arena, std::int64_t tokens) const;
+  static bool reads_input(const Saved&) { return true; }  ///< the router's weight gradient does
   void forward(const Call& call, const Tensor& x, const Saved& saved, const Tensor& y = {}) const;
   /// Also adds the micro-batch's auxiliary losses to call.sums, and their gradients.
   void backward(const Call& call, const Tensor& dx, const Tensor& dy, const Tensor& x, const Saved& saved) const;
