@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "core/model/layers/branch.hpp"
 #include "core/model/layers/mlp.hpp"
 #include "core/model/layers/recompute.hpp"
 #include "kernels/gemm/route.hpp"
@@ -184,6 +185,30 @@ TEST(QuantizedMlp, KeepsNoActivation) {
               fused ? 2 * whole : 3 * whole)
         << recipe.name;
   }
+}
+
+// The output of the norm before a layer is kept for backward unless the layer's codes take its place.
+TEST(QuantizedMlp, IsGivenWhatBackwardDoesNotRead) {
+  for (const Recipe& recipe : recipes())
+    for (const Keep keep : {Keep::all, Keep::input}) {
+      GptShape shape = tiny_shape();
+      shape.hidden = 96;
+      shape.ffn = 288;
+      shape.compute = recipe.weight.plain;
+      shape.recipe = recipe;
+      Device device;
+      ParamRegistry registry({.weight = recipe.weight});
+      const auto branch = [&] {
+        const ParamRegistry::InBlock block(registry, 0);
+        Recompute<NormLayer> norm(Keep::all, NormLayer(registry, "norm", shape));
+        return Branch<Mlp>(std::move(norm), {keep, Mlp(registry, "mlp", shape)});
+      }();
+      Arena arena = device.arena(Category::activations, 16 << 20);
+      const Arena::Frame frame(arena);
+      const NormLayer::Saved norm = branch.place(arena, tokens).norm.value();
+      EXPECT_EQ(static_cast<bool>(norm.y), keep == Keep::input || !keeps_codes(recipe)) << recipe.name;
+      EXPECT_EQ(norm.rows(), tokens);
+    }
 }
 
 }  // namespace
