@@ -184,7 +184,9 @@ TEST(Parts, AreWhatTheSlicesElementsAreMadeInto) {
             if (const StoredArray& amax = planes[PlaneKind::amax]; amax && how.matrices == OwnerKind::whole_matrix)
               expect_packed(registry, bucket, parts_of(bucket, amax, member_densities(bucket)), amax.values.elements(),
                             [](std::size_t i, std::int64_t, std::int64_t) { return static_cast<std::int64_t>(i); });
-            if constexpr (F::block.rows == F::block.columns) {
+            if constexpr (!F::scaled) {
+              EXPECT_FALSE(static_cast<bool>(block_scales_of(device, registry, bucket)));
+            } else if constexpr (F::block.rows == F::block.columns) {
               const StoredArray compact = block_scales_of(device, registry, bucket);
               expect_packed(registry, bucket,
                             parts_of(bucket, compact, block_scale_densities(registry, bucket)),
