@@ -189,6 +189,7 @@ def dequantized(path, name):
         raise ValueError(f"{name} has no rowwise copy: its shape does not suit {form}")
     if len(shape) == 3:
         amaxes = [None] * shape[0] if amax is None else amax.reshape(shape[0])
+        scales = [None] * shape[0] if scales is None else scales
         return np.stack([_decoded(form, shape[1:], *member) for member in zip(data, scales, amaxes)])
     return _decoded(form, shape, data, scales, amax)
 
