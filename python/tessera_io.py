@@ -167,8 +167,11 @@ def _small_floats(exponent_bits, mantissa_bits, bias):
 
 E4M3 = _small_floats(4, 3, 7)
 E4M3[[0x7F, 0xFF]] = np.nan
+E5M2 = _small_floats(5, 2, 15)
+E5M2[[*range(0x7C, 0x80), *range(0xFC, 0x100)]] = np.nan
 E2M1 = _small_floats(2, 1, 1)
-BLOCKS = {"fp8_block": (128, 128), "fp8_block_1d": (1, 128), "mxfp8": (1, 32), "mxfp8_2d": (32, 32), "nvfp4": (16, 16), "nvfp4_1d": (1, 16)}
+BLOCKS = {"fp8_block": (128, 128), "fp8_block_1d": (1, 128), "mxfp8": (1, 32), "mxfp8_2d": (32, 32), "nvfp4": (16, 16), "nvfp4_1d": (1, 16),
+          "fp8_tensor": None, "fp8_tensor_e5m2": None}  # None: one scale a matrix, that of its amax
 
 
 def dequantized(path, name):
@@ -186,12 +189,25 @@ def dequantized(path, name):
         raise ValueError(f"{name} has no rowwise copy: its shape does not suit {form}")
     if len(shape) == 3:
         amaxes = [None] * shape[0] if amax is None else amax.reshape(shape[0])
+        scales = [None] * shape[0] if scales is None else scales
         return np.stack([_decoded(form, shape[1:], *member) for member in zip(data, scales, amaxes)])
     return _decoded(form, shape, data, scales, amax)
 
 
+def _tensor_step(amax, largest):
+    """1 / S, with S = largest / amax and its mantissa truncated, at most 2^127; 1 if amax is 0 or infinite."""
+    if amax == 0 or not np.isfinite(amax):
+        return np.float32(1)
+    with np.errstate(over="ignore"):
+        quotient = np.minimum(np.float32(largest) / amax, np.float32(2.0**127))
+    return np.ldexp(np.float32(1), 1 - int(np.frexp(quotient)[1]))
+
+
 def _decoded(form, shape, data, scales, amax):
     rows, columns = shape
+    if BLOCKS[form] is None:
+        codes = E5M2 if form.endswith("e5m2") else E4M3
+        return codes[data.reshape(rows, columns)] * _tensor_step(np.float32(np.asarray(amax).reshape(-1)[0]), np.nanmax(codes))
     height, width = BLOCKS[form]
     if form.startswith("nvfp4"):
         codes = np.stack([data & 15, data >> 4], axis=-1).reshape(rows, columns)

@@ -36,7 +36,7 @@ std::vector<Override> overrides_of(const std::vector<std::string>& arguments) {
 std::vector<std::string> quantized_formats() {
   std::vector<std::string> names;
   for (int i = 0; i < formats::Registry::size; ++i)
-    if (const FormatTraits traits = traits_of(static_cast<FormatId>(i)); traits.scaled) names.emplace_back(traits.name);
+    if (const FormatTraits traits = traits_of(static_cast<FormatId>(i)); !traits.plain) names.emplace_back(traits.name);
   return names;
 }
 

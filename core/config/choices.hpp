@@ -16,7 +16,7 @@ enum class RecomputeModule { attention, mlp, norm, moe };
 enum class DataKind { text, tokens };
 enum class EvalWindows { drawn, tail };
 enum class Compute { bf16, fp32 };
-enum class RecipeName { bf16, fp8_block, mxfp8, mxfp8_2d, nvfp4 };
+enum class RecipeName { bf16, fp8_block, fp8_tensor, mxfp8, mxfp8_2d, nvfp4 };
 enum class PrimaryWeights { bf16, quantized };
 enum class Sharding { optimizer, full };
 enum class GatherWire { automatic, bf16, quantized };
@@ -81,6 +81,7 @@ template <> struct Names<Compute> {
 template <> struct Names<RecipeName> {
   static constexpr Name<RecipeName> table[] = {{RecipeName::bf16, "bf16"},
                                                {RecipeName::fp8_block, "fp8_block"},
+                                               {RecipeName::fp8_tensor, "fp8_tensor"},
                                                {RecipeName::mxfp8, "mxfp8"},
                                                {RecipeName::mxfp8_2d, "mxfp8_2d"},
                                                {RecipeName::nvfp4, "nvfp4"}};

@@ -89,10 +89,11 @@ Planes::Planes(const ParamRegistry& registry, const Bucket& bucket, Travel trave
     data(PlaneKind::rowwise);
     if (F::columnwise != formats::Columnwise::shared) data(PlaneKind::columnwise);
     for (const Side side : {Side::rowwise, Side::columnwise})
-      of_members(scales_of(side), dtype_of<typename F::Scale>, [side](const ParamSpec& spec) {
+      if (F::scaled)
+        of_members(scales_of(side), dtype_of<typename F::Scale>, [side](const ParamSpec& spec) {
         return formats::padded_extent<F>(side, matrix_of(spec)).elements();
       });
-    if (F::columnwise != formats::Columnwise::requantized)
+    if (F::scaled && F::columnwise != formats::Columnwise::requantized)
       of_members(PlaneKind::block_scales, dtype_of<typename F::Scale>, [](const ParamSpec& spec) {
         return formats::blocks<F>(Side::rowwise, matrix_of(spec)).elements();
       });
@@ -113,6 +114,7 @@ Planes Planes::allocated(Device& device, const ParamRegistry& registry, const Bu
 
 StoredArray block_scales_of(Device& device, const ParamRegistry& registry, const Bucket& bucket) {
   return visit_format(*bucket.key.format.codes, [&]<class F>() {
+    if (!F::scaled) return StoredArray();
     return packed(
         [&](const Shape& shape) { return device.allocate(Category::staging, dtype_of<typename F::Scale>, shape); },
         registry, bucket,
@@ -136,7 +138,8 @@ Operand coded_operand(FormatId format, const ParamSpec& spec, Side side, std::in
                       void* amax) {
   return visit_format(format, [&]<class F>() {
     const formats::Matrix matrix = matrix_of(spec);
-    Codes codes{format, side, {scales, dtype_of<typename F::Scale>, formats::scale_shape<F>(side, matrix)}, {}};
+    Codes codes{format, side, {}, {}};
+    if (F::scaled) codes.scales = {scales, dtype_of<typename F::Scale>, formats::scale_shape<F>(side, matrix)};
     if (F::tensor_amax) codes.amax = {amax, DType::f32, {spec.members}};
     return Operand({data, dtype_of<typename F::Element::Storage>, formats::data_shape<F>(side, matrix)}, codes,
                    spec.members, stride);

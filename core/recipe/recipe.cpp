@@ -8,15 +8,16 @@ namespace tessera {
 namespace {
 using formats::id_of;
 
-template <formats::Format W, formats::Format X>
+template <formats::Format W, formats::Format X, formats::Format G = X>
 constexpr Recipe quantized(std::int64_t matrix, std::int64_t rows, std::int64_t expert_rows) {
-  return {W::name, {DType::bf16, id_of<W>}, id_of<X>, id_of<X>, matrix, rows, expert_rows};
+  return {W::name, {DType::bf16, id_of<W>}, id_of<X>, id_of<G>, matrix, rows, expert_rows};
 }
 
 constexpr Recipe table[] = {
     {"bf16", {DType::bf16, {}}, {}, {}},
     {"fp32", {DType::f32, {}}, {}, {}},
     quantized<formats::Fp8Block, formats::Fp8BlockOneD>(16, 16, 128),
+    quantized<formats::Fp8Tensor, formats::Fp8Tensor, formats::Fp8TensorE5m2>(16, 16, 16),
     quantized<formats::Mxfp8, formats::Mxfp8>(32, 32, 32),
     quantized<formats::Mxfp8Tiles, formats::Mxfp8>(32, 32, 32),
     quantized<formats::Nvfp4, formats::Nvfp4OneD>(16, 16, 16),

@@ -22,7 +22,7 @@ int main() {
   const auto [scale, multiplier] = Mxfp8::encoding(amax, {});
   std::printf("%s: amax %g, scale 2^%d\n", Mxfp8::name.data(), amax, scale - 127);
   for (float x : block) {
-    const float back = Mxfp8::Element::decode(Mxfp8::Element::encode(x * multiplier)) * Mxfp8::block_step(scale);
+    const float back = Mxfp8::Element::decode(Mxfp8::Element::encode(x * multiplier)) * Mxfp8::factor_step(scale, 0.0f);
     if (std::fabs(back - x) > std::fabs(x) / 16) return 1;
   }
   list(formats::Registry{});

@@ -142,6 +142,7 @@ void add_tensor(hdf5::File& file, const SourceTensor& t, const QuantizeFileOptio
     for (Side side : {Side::rowwise, Side::columnwise}) {
       if (side == Side::rowwise ? !sides.rowwise : !sides.columnwise) continue;
       file.add_dataset(array_of(t, side, "data"), stacked(t, formats::data_shape<F>(side, matrix_of(t))), DType::u8);
+      if (!F::scaled) continue;
       file.add_dataset(array_of(t, side, "scales"), stacked(t, formats::scale_shape<F>(side, matrix_of(t))),
                        dtype_of<typename F::Scale>);
     }
@@ -163,7 +164,8 @@ QuantizedPlaces places_of(const hdf5::File& file, const SourceTensor& t) {
     place.made = file.has(array_of(t, side, "data"));
     if (!place.made) continue;
     place.data = file.place(array_of(t, side, "data"));
-    place.scales = file.place(array_of(t, side, "scales"));
+    const std::string scales = array_of(t, side, "scales");
+    if (file.has(scales)) place.scales = file.place(scales);
   }
   places.amax = file.place(t.name + "/amax");
   return places;
@@ -181,7 +183,7 @@ nlohmann::ordered_json exponents(const TensorReport& t) {
 }  // namespace
 
 QuantizeReport quantize_file(const QuantizeFileOptions& options) {
-  if (!traits_of(options.format).scaled)
+  if (traits_of(options.format).plain)
     throw Error(Exit::usage, fmt::format("{} is no quantized format", traits_of(options.format).name));
   NewFile unfinished(options.out);
   QuantizeReport report;

@@ -77,6 +77,7 @@ class TensorQuantizer {
       sums_.amax = 0;
       each_panel([&](const Panel& panel) { quantize_panel(e, panel, amax); });
       amaxes.push_back(sums_.amax);
+      if (!F::scaled) ++exponents_[std::ilogb(F::tensor_step(amax))];
     }
     step_.out.write(step_.places.amax, amaxes.data(), std::ssize(amaxes) * 4);
     return report();
@@ -175,19 +176,24 @@ class TensorQuantizer {
     auto codes = download(copy.data.flat(0, formats::data_bytes<F>(panel.size.elements())));
     write(step_.out, place.data + member * formats::data_bytes<F>(matrix_.elements()), data, F::Element::bits, codes);
 
+    if (side == judged()) codes_ = std::move(codes);
+    if (F::scaled) write_scales(side, member, panel);
+  }
+
+  void write_scales(Side side, std::int64_t member, const Panel& panel) {
+    const Copy& copy = copies_[static_cast<std::size_t>(side)];
+    const QuantizedPlaces::Side& place = step_.places.sides[static_cast<std::size_t>(side)];
     const formats::ScaleLayout layout = F::scale_layout(side);
     const formats::Block block = formats::block_of<F>(side);
     const std::int64_t row = panel.row / block.rows * layout.repeat.rows,
                        column = panel.column / block.columns * layout.repeat.columns;
     const Matrix whole = formats::padded_extent<F>(side, matrix_), piece = formats::padded_extent<F>(side, panel.size);
-    const bool swapped = layout.order == Order::transposed;
+    const bool swapped = layout.order == formats::Order::transposed;
     auto scales = download(copy.scales.flat(0, piece.elements()));
     constexpr std::int64_t scale_bytes = sizeof(typename F::Scale);
     write(step_.out, place.scales + member * whole.elements() * scale_bytes,
           {whole, piece, swapped ? column : row, swapped ? row : column}, 8 * scale_bytes, scales);
-    if (side != judged()) return;
-    codes_ = std::move(codes);
-    scales_ = std::move(scales);
+    if (side == judged()) scales_ = std::move(scales);
   }
 
   float source(std::int64_t i) const {
@@ -217,7 +223,7 @@ class TensorQuantizer {
         if (x != 0) sums_.worst = std::max(sums_.worst, error / std::fabs(x));
       }
     count_codes(panel.elements());
-    count_scales(panel);
+    if (F::scaled) count_scales(panel);
   }
 
   void count_codes(std::int64_t n) {
@@ -240,7 +246,7 @@ class TensorQuantizer {
         const std::int64_t place = quantizer::scale_place<F>(side, padded, i * repeat.rows, j * repeat.columns);
         typename F::Scale scale;
         std::memcpy(&scale, scales_.data() + place * static_cast<std::int64_t>(sizeof scale), sizeof scale);
-        const float value = F::block_step(scale);
+        const float value = F::factor_step(scale, 0.0f);
         ++exponents_[value == 0 ? zero_scale : std::ilogb(value)];
       }
   }
@@ -280,7 +286,7 @@ std::int64_t members_of(const SourceTensor& tensor) { return tensor.shape.rank()
 
 TensorReport quantize_tensor(const QuantizeStep& step) {
   return visit_format(step.options.format, [&]<class F>() -> TensorReport {
-    if constexpr (F::scaled)
+    if constexpr (!formats::is_plain<F>)
       return TensorQuantizer<F>(step).run();
     else
       refuse("quantize_tensor", "the format has no scales");

@@ -14,7 +14,7 @@ struct Bf16 {
   using Scale = std::uint8_t;
   static constexpr std::string_view name = "bf16";
   static constexpr Block block{1, 1};
-  static constexpr bool scaled = false, ragged = true, tensor_amax = false, hadamard = false;
+  static constexpr bool scaled = false, ragged = true, tensor_amax = false, hadamard = false, leaves_alpha = false;
   static constexpr Columnwise columnwise = Columnwise::shared;
   static constexpr Order columnwise_order = Order::as_source;
   static constexpr Agreement agreement = Agreement::nothing;
@@ -22,7 +22,8 @@ struct Bf16 {
   TESSERA_FN static constexpr ScaleLayout scale_layout(Side) { return {}; }
   TESSERA_FN static constexpr TensorScale tensor_scale(float) { return {}; }
   TESSERA_FN static constexpr Encoding<Scale> encoding(float, TensorScale) { return {0, 1.0f}; }
-  TESSERA_FN static constexpr float block_step(Scale) { return 1.0f; }
+  TESSERA_FN static constexpr float tensor_step(float) { return 1.0f; }
+  TESSERA_FN static constexpr float factor_step(Scale, float) { return 1.0f; }
   TESSERA_FN static constexpr float step(Scale, float) { return 1.0f; }
 };
 

@@ -23,7 +23,10 @@ enum class Order : std::uint8_t { as_source, transposed };
 enum class Columnwise : std::uint8_t { requantized, transposed, shared };
 
 /// What ranks that hold parts of a matrix must agree on (a maximum over ranks) before they quantize them.
-enum class Agreement : std::uint8_t { nothing, block_amax, block_and_tensor_amax };
+enum class Agreement : std::uint8_t { nothing, block_amax, block_and_tensor_amax, tensor_amax };
+constexpr bool agrees_on_blocks(Agreement a) {
+  return a == Agreement::block_amax || a == Agreement::block_and_tensor_amax;
+}
 
 /// Layout of a copy's scale array: each block's scale is repeated `repeat` times along rows and columns of the block
 /// grid; the array is then transposed or not, and padded with zeros to multiples of `pad`.
@@ -53,18 +56,24 @@ concept Format = requires(float amax, float tensor_amax, TensorScale tensor, typ
   { F::Element::decode(code) } -> std::same_as<float>;
   typename F::Element::Storage;                // integer that stores one or two codes
   { F::block } -> std::convertible_to<Block>;  // of the rowwise copy
-  { F::scaled } -> std::convertible_to<bool>;  // false: blocks have no scale at all
+  { F::scaled } -> std::convertible_to<bool>;  // whether blocks have scales
   { F::ragged } -> std::convertible_to<bool>;  // the last block of a row may be shorter
   { F::columnwise } -> std::convertible_to<Columnwise>;
   { F::columnwise_order } -> std::convertible_to<Order>;
   { F::agreement } -> std::convertible_to<Agreement>;
   { F::tensor_amax } -> std::convertible_to<bool>;  // scales depend on the amax of the whole matrix
+  { F::leaves_alpha } -> std::convertible_to<bool>;  // factors of products lack the tensor's scale
   { F::hadamard } -> std::convertible_to<bool>;     // activations are rotated before the columnwise copy
   { F::scale_layout(Side::rowwise) } -> std::same_as<ScaleLayout>;
   { F::tensor_scale(tensor_amax) } -> std::same_as<TensorScale>;
   { F::encoding(amax, tensor) } -> std::same_as<Encoding<typename F::Scale>>;
-  { F::block_step(scale) } -> std::same_as<float>;         // the scale as a GEMM applies it to a block
   { F::step(scale, tensor_amax) } -> std::same_as<float>;  // factor of a decoded element
+  { F::factor_step(scale, tensor_amax) } -> std::same_as<float>;  // the same where it is a product's factor
+  { F::tensor_step(tensor_amax) } -> std::same_as<float>;         // the tensor's part of step; 1 without
 };
+
+/// Whether elements are plain values, without scales of blocks or of the tensor.
+template <class F>
+inline constexpr bool is_plain = !F::scaled && !F::tensor_amax;
 
 }  // namespace tessera::formats

@@ -44,7 +44,7 @@ struct Fp8 {
   using Scale = float;
   static constexpr Block block = shape;
   static constexpr bool square = shape.rows == shape.columns;
-  static constexpr bool scaled = true, ragged = true, tensor_amax = false, hadamard = false;
+  static constexpr bool scaled = true, ragged = true, tensor_amax = false, hadamard = false, leaves_alpha = false;
   static constexpr Columnwise columnwise = square ? Columnwise::transposed : Columnwise::requantized;
   static constexpr Order columnwise_order = Order::transposed;
   static constexpr Agreement agreement = square ? Agreement::block_amax : Agreement::nothing;
@@ -59,7 +59,8 @@ struct Fp8 {
     if constexpr (multipliers == Multipliers::powers_of_two) return {inverse_of_power(multiplier), multiplier};
     return {1.0f / multiplier, multiplier};
   }
-  TESSERA_FN static constexpr float block_step(Scale scale) { return scale; }
+  TESSERA_FN static constexpr float tensor_step(float) { return 1.0f; }
+  TESSERA_FN static constexpr float factor_step(Scale scale, float) { return scale; }
   TESSERA_FN static constexpr float step(Scale scale, float) { return scale; }
 };
 

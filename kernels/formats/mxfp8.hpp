@@ -9,7 +9,7 @@ namespace tessera::formats {
 struct MxScaling {
   using Element = E4M3;
   using Scale = std::uint8_t;
-  static constexpr bool scaled = true, ragged = false, tensor_amax = false, hadamard = false;
+  static constexpr bool scaled = true, ragged = false, tensor_amax = false, hadamard = false, leaves_alpha = false;
   static constexpr Order columnwise_order = Order::as_source;
 
   TESSERA_FN static constexpr TensorScale tensor_scale(float) { return {}; }
@@ -18,7 +18,8 @@ struct MxScaling {
     const std::uint32_t code = E8M0::encode_number(amax * reciprocal);  // an amax is never NaN
     return {static_cast<Scale>(code), E8M0::multiplier_of_number(code)};
   }
-  TESSERA_FN static constexpr float block_step(Scale scale) { return E8M0::decode(scale); }
+  TESSERA_FN static constexpr float tensor_step(float) { return 1.0f; }
+  TESSERA_FN static constexpr float factor_step(Scale scale, float) { return E8M0::decode(scale); }
   TESSERA_FN static constexpr float step(Scale scale, float) { return E8M0::decode(scale); }
 };
 

@@ -11,7 +11,7 @@ struct Nvfp4Scaling {
   using Scale = std::uint8_t;
   static constexpr Block block = shape;
   static constexpr bool square = shape.rows == shape.columns;
-  static constexpr bool scaled = true, ragged = false, tensor_amax = true, hadamard = !square;
+  static constexpr bool scaled = true, ragged = false, tensor_amax = true, hadamard = !square, leaves_alpha = true;
   static constexpr Columnwise columnwise = square ? Columnwise::transposed : Columnwise::requantized;
   static constexpr Order columnwise_order = Order::transposed;
   static constexpr Agreement agreement = square ? Agreement::block_and_tensor_amax : Agreement::nothing;
@@ -39,7 +39,8 @@ struct Nvfp4Scaling {
     return at_most_largest(1.0f / (ScaleElement::decode(scale) * tensor.inverse));
   }
   /// A block's scale without the tensor's, which becomes a GEMM's alpha.
-  TESSERA_FN static constexpr float block_step(Scale scale) { return E4M3::decode(scale); }
+  TESSERA_FN static constexpr float factor_step(Scale scale, float) { return E4M3::decode(scale); }
+  TESSERA_FN static constexpr float tensor_step(float amax) { return amax * (1.0f / 2688.0f); }
   TESSERA_FN static constexpr float step(Scale scale, float amax) {
     return E4M3::decode(scale) * amax * (1.0f / 2688.0f);
   }

@@ -4,6 +4,7 @@
 
 #include "kernels/formats/bf16.hpp"
 #include "kernels/formats/fp8_block.hpp"
+#include "kernels/formats/fp8_tensor.hpp"
 #include "kernels/formats/id.hpp"
 #include "kernels/formats/layout.hpp"
 #include "kernels/formats/mxfp8.hpp"
@@ -19,7 +20,8 @@ struct FormatList {
 };
 
 /// The only list of formats. To add one, include its header above and add it here.
-using Registry = FormatList<Bf16, Fp8Block, Fp8BlockOneD, Mxfp8, Mxfp8Tiles, Nvfp4, Nvfp4OneD>;
+using Registry = FormatList<Bf16, Fp8Block, Fp8BlockOneD, Mxfp8, Mxfp8Tiles, Nvfp4, Nvfp4OneD, Fp8Tensor,
+                            Fp8TensorE5m2>;
 
 }  // namespace formats
 
@@ -57,7 +59,7 @@ struct FormatTraits {
   int bits;              ///< per element
   formats::Block block;  ///< of the rowwise copy
   DType data_type, scale_type;
-  bool scaled, ragged, tensor_amax;
+  bool scaled, plain, ragged, tensor_amax, leaves_alpha;
   formats::Columnwise columnwise;
   formats::Order columnwise_order;
   formats::Agreement agreement;
@@ -71,8 +73,10 @@ constexpr FormatTraits traits_of() {
           dtype_of<typename F::Element::Storage>,
           dtype_of<typename F::Scale>,
           F::scaled,
+          formats::is_plain<F>,
           F::ragged,
           F::tensor_amax,
+          F::leaves_alpha,
           F::columnwise,
           F::columnwise_order,
           F::agreement};
@@ -82,6 +86,15 @@ inline FormatTraits traits_of(FormatId id) {
 }
 
 namespace formats {
+
+/// F::tensor_step() of a format chosen at run time; on the device too.
+template <class... F>
+TESSERA_FN constexpr float tensor_step(FormatList<F...>, FormatId id, float amax) {
+  float step = 1;
+  int place = 0;
+  ((static_cast<int>(id) == place++ ? static_cast<void>(step = F::tensor_step(amax)) : static_cast<void>(0)), ...);
+  return step;
+}
 
 /// Bytes of one copy's elements.
 inline std::int64_t data_bytes(FormatId id, std::int64_t elements) {

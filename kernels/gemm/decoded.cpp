@@ -14,7 +14,7 @@ Copy copy_of(const Operand& factor) {
   Copy copy;
   copy.data = {factor.data.data, factor.data.type, {factor.members * factor.data.rows(), factor.data.columns()}};
   copy.scales = codes.scales;
-  copy.scales.shape = {factor.members * codes.scales.rows(), codes.scales.columns()};
+  if (copy.scales) copy.scales.shape = {factor.members * codes.scales.rows(), codes.scales.columns()};
   copy.amax = codes.amax;
   return copy;
 }
@@ -64,12 +64,13 @@ struct Amaxes {
   const float* of[alphas_at_once];
 };
 
-/// Alphas of NVFP4 products: out[e] = (a r) (b[e] r) of the factors' amaxes, with r = 1/2688 rounded to fp32. Two
-/// constants follow the alphas: zero and one.
-void write_alphas(Stream& stream, const Tensor& out, const Tensor& a, const ExpertOperands& b) {
+/// out[e] = the tensor step of a times that of b[e], which follow from the factors' amaxes. Two constants follow the
+/// alphas: zero and one.
+void write_alphas(Stream& stream, const Tensor& out, const Codes& a, const ExpertOperands& b) {
   const std::int64_t members = out.elements() - 2, each = b.count == 1 ? members : 1;
   float* const alpha = out.as<float>();
-  const float* const of_a = a.as<float>();
+  const float* const of_a = a.amax.as<float>();
+  const FormatId format_a = a.format, format_b = b.list[0].codes->format;
   for (int begin = 0; begin < b.count; begin += alphas_at_once) {
     const int n = std::min(alphas_at_once, b.count - begin);
     Amaxes amaxes{};
@@ -77,9 +78,10 @@ void write_alphas(Stream& stream, const Tensor& out, const Tensor& a, const Expe
     const std::int64_t first = begin, count = n * each;
     launch(
         stream, "product_alphas", count + 2, KOKKOS_LAMBDA(std::int64_t e) {
-          constexpr float r = 1.0f / 2688.0f;
+          constexpr formats::Registry all;
           if (e < count)
-            alpha[first + e] = (of_a[0] * r) * (amaxes.of[e / each][e % each] * r);
+            alpha[first + e] = formats::tensor_step(all, format_a, of_a[0]) *
+                               formats::tensor_step(all, format_b, amaxes.of[e / each][e % each]);
           else
             alpha[members + e - count] = e == count ? 0.0f : 1.0f;
         });
@@ -88,18 +90,22 @@ void write_alphas(Stream& stream, const Tensor& out, const Tensor& a, const Expe
 
 }  // namespace
 
+Tensor alphas_of(Stream& stream, const Product& product, const Places& at) {
+  const std::int64_t members = at.b.count == 1 ? at.b.list[0].members : at.b.count;
+  const std::int64_t alphas = product.form == Form::weight_gradient ? 1 : members;
+  const std::int64_t bytes = (alphas + 2) * size_of(DType::f32);
+  const Tensor alpha{stream.workspace("alphas of products", bytes), DType::f32, {alphas + 2}};
+  write_alphas(stream, alpha, *at.a.codes, at.b);
+  return alpha;
+}
+
 Decoded::Decoded(Stream& stream, const Product& product, const Places& at) : product_(product), places_(at) {
   product_.a = product_.b = std::nullopt;
   if (product.a) places_.a = values_of(stream, at.a, "decoded factor");
   if (!product.b) return;
   b_ = values_of(stream, at.b, "other decoded factor");
   places_.b = {&b_, 1};
-  if (!product.scaled) return;
-  const std::int64_t members = at.b.count == 1 ? at.b.list[0].members : at.b.count;
-  const std::int64_t alphas = product.form == Form::weight_gradient ? 1 : members;
-  const std::int64_t bytes = (alphas + 2) * size_of(DType::f32);
-  places_.alpha = {stream.workspace("alphas of products", bytes), DType::f32, {alphas + 2}};
-  write_alphas(stream, places_.alpha, at.a.codes->amax, at.b);
+  if (product.scaled) places_.alpha = alphas_of(stream, product, at);
 }
 
 }  // namespace tessera::gemm

@@ -17,4 +17,8 @@ bool multiply_grouped(Stream& stream, const Product& product, const Places& plac
 /// of 128. Only builds with CUTLASS for sm_90 have it; route_of() knows whether this one does.
 void multiply_grouped_blocks(Stream& stream, const Product& product, const Places& places);
 
+/// The same for FP8 codes with one scale each (fp8_tensor; fp8_tensor_e5m2 for a), a part of alpha; offsets of
+/// weight gradients in multiples of 16.
+void multiply_grouped_tensors(Stream& stream, const Product& product, const Places& places);
+
 }  // namespace tessera::gemm

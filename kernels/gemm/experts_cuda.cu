@@ -239,7 +239,8 @@ void sum_of_rows(Stream& stream, const Product& product, const Places& at) {
 
 void multiply_experts(Stream& stream, const Product& product, const Places& at) {
 #ifdef TESSERA_HOPPER
-  if (product.a) return multiply_grouped_blocks(stream, product, at);
+  if (product.a)
+    return (product.scaled ? multiply_grouped_tensors : multiply_grouped_blocks)(stream, product, at);
   if (processor() == 90 && multiply_grouped(stream, product, at)) return;
 #endif
   dispatch_real(product.type, "expert product", [&]<class T>() {

@@ -3,6 +3,7 @@
 #include "kernels/activation/activation.hpp"
 #include "kernels/base/index.hpp"
 #include "kernels/base/launch.hpp"
+#include "kernels/formats/registry.hpp"
 #include "kernels/gemm/back.hpp"
 #include "kernels/gemm/decoded.hpp"
 #include "kernels/gemm/route.hpp"
@@ -28,7 +29,6 @@ Product described(const char* kernel, Form form, const Operand& a, const Operand
   Product p{.type = a.codes ? DType::bf16 : a.data.type, .sum = sum, .form = form};
   if (a.codes) p.a = a.codes->format;
   if (b.codes) p.b = b.codes->format;
-  p.scaled = a.codes && b.codes && a.codes->amax && b.codes->amax;
   p.m = form == Form::weight_gradient ? a.columns() : a.rows();
   p.n = form == Form::forward ? b.rows() : b.columns();
   p.k = form == Form::weight_gradient ? a.rows() : a.columns();
@@ -111,18 +111,26 @@ void count(Stream& stream, const Product& p) {
   stream.count_flops(2.0 * static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k));
 }
 
+// Whether factors' tensor scales are left to an alpha: of codes as they are, or of their decoded values.
+bool leaves_alpha(const Product& p, gemm::Route route) {
+  const FormatTraits a = traits_of(*p.a), b = traits_of(*p.b);
+  return route == gemm::Route::native ? a.tensor_amax && b.tensor_amax : a.leaves_alpha && b.leaves_alpha;
+}
+
 // Multiplies by the back end; codes that no unit multiplies are decoded first. Returns false for a scaled product with
 // an activation: one product cannot have both.
-bool multiplied(Stream& stream, const Product& p, const Places& at) {
+bool multiplied(Stream& stream, Product p, Places at) {
   if (!p.a) return gemm::multiply(stream, p, at);
   const gemm::Route route = gemm::route_of(p);
+  p.scaled = leaves_alpha(p, route);
   if (stream.dry()) stream.library<gemm::Routes>().of.try_emplace(p, route);
-  if (route == gemm::Route::native) {
-    require(!at.a.decoded() && !at.b.list[0].decoded(), "product of codes", "units that multiply codes take codes");
-    return gemm::multiply(stream, p, at);
-  }
   if (p.scaled && p.epilogue != Epilogue::none && p.epilogue != Epilogue::bias && p.epilogue != Epilogue::rounded)
     return false;
+  if (route == gemm::Route::native) {
+    require(!at.a.decoded() && !at.b.list[0].decoded(), "product of codes", "units that multiply codes take codes");
+    if (p.scaled) at.alpha = gemm::alphas_of(stream, p, at);
+    return gemm::multiply(stream, p, at);
+  }
   const gemm::Decoded values(stream, p, at);
   return gemm::multiply(stream, values.product(), values.places());
 }

@@ -15,7 +15,7 @@ namespace {
 LtPlaces places_of(const Product& product, const Places& at) {
   LtPlaces places{at.a.data.data, at.b.list[0].data.data, at.c.list[0].sum.data, at.bias.data, at.aux.data};
   if (product.a) {
-    places.scales_a = at.a.codes->scales.as<float>();
+    places.scales_a = at.a.codes->scales.as<float>();  // none where a tensor's scale is the only one
     places.scales_b = at.b.list[0].codes->scales.as<float>();
   }
   if (!product.scaled) return places;

@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -31,14 +32,19 @@ cudaDataType_t cuda_type(DType type) {
 }
 
 cudaDataType_t cuda_type(DType type, const std::optional<FormatId>& codes) {
-  return codes ? CUDA_R_8F_E4M3 : cuda_type(type);
+  if (!codes) return cuda_type(type);
+  return visit_format(*codes, []<class F>() {
+    return std::is_same_v<typename F::Element, formats::E5M2> ? CUDA_R_8F_E5M2 : CUDA_R_8F_E4M3;
+  });
 }
 
-/// How cuBLASLt finds the scale of an element of `format`.
+/// How cuBLASLt finds the scale of an element of `format`. A tensor's scale is a part of alpha.
 cublasLtMatmulMatrixScale_t scaling_of(FormatId format) {
   if (format == formats::id_of<formats::Fp8Block>) return CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F;
-  require(format == formats::id_of<formats::Fp8BlockOneD>, "cuBLASLt", "multiplies codes of FP8 block alone");
-  return CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
+  if (format == formats::id_of<formats::Fp8BlockOneD>) return CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
+  const FormatTraits traits = traits_of(format);
+  require(!traits.scaled && traits.tensor_amax, "cuBLASLt", "multiplies codes of FP8 alone");
+  return CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F;
 }
 
 cublasLtEpilogue_t code_of(Epilogue epilogue) {
@@ -149,7 +155,9 @@ class Plan {
     auxiliary_ = p.epilogue == Epilogue::gelu || p.epilogue == Epilogue::bias_gelu || p.epilogue == Epilogue::dgelu;
     if (biased_) describe(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, cuda_type(p.type));
     if (auxiliary_) describe(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, p.n);
-    coded_ = p.a.has_value();
+    // Never fast accumulation, whose sums of 16384 terms are off by a tenth; the rest of Tessera relies on it.
+    describe(CUBLASLT_MATMUL_DESC_FAST_ACCUM, std::int8_t{0});
+    coded_ = p.a && traits_of(*p.a).scaled;
     if (coded_) {
       describe(CUBLASLT_MATMUL_DESC_A_SCALE_MODE, scaling_of(*p.b));
       describe(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, scaling_of(*p.a));

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <iterator>
 
+#include "kernels/formats/registry.hpp"
 #include "kernels/gemm/product.hpp"
 
 namespace tessera::gemm {
@@ -77,7 +78,7 @@ constexpr Measured measured[] = {
 constexpr int candidate_of(const Product& p) {
   const auto same = [&](const Measured& x) {
     return p.type == DType::bf16 && x.codes == p.a.has_value() && x.form == p.form && x.epilogue == p.epilogue &&
-           x.m == p.m && x.n == p.n && x.k == p.k;
+           (!p.a || p.a == formats::id_of<formats::Fp8BlockOneD>) && x.m == p.m && x.n == p.n && x.k == p.k;
   };
   const auto* const found = std::find_if(std::begin(measured), std::end(measured), same);
   return found == std::end(measured) ? 0 : found->candidate;

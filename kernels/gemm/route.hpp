@@ -9,7 +9,7 @@ namespace tessera::gemm {
 /// How a product of codes is computed.
 enum class Route : std::uint8_t {
   decoded,  ///< factors are decoded to bf16 first
-  native,   ///< tensor cores multiply the codes: FP8 block on Hopper
+  native,   ///< tensor cores multiply the codes: FP8 with blocks' or a tensor's scales on Hopper
 };
 
 /// The route of a product of codes. It depends on formats, form and shape alone, so that equal products take equal

@@ -14,8 +14,14 @@ bool has_fp8_blocks() {
   return has;
 }
 
-/// Products of experts with FP8 blocks come from CUTLASS, if the build has it.
-bool has_grouped_fp8_blocks() {
+/// It has products of FP8 codes with one scale each on all Hopper GPUs.
+bool has_fp8_tensors() {
+  static const bool has = processor() == 90;
+  return has;
+}
+
+/// Products of experts in FP8 come from CUTLASS, if the build has it.
+bool has_grouped_fp8() {
 #ifdef TESSERA_HOPPER
   static const bool has = processor() == 90;
   return has;
@@ -25,8 +31,15 @@ bool has_grouped_fp8_blocks() {
 }
 
 constexpr FormatId x = formats::id_of<formats::Fp8BlockOneD>, w = formats::id_of<formats::Fp8Block>;
+constexpr FormatId e4m3 = formats::id_of<formats::Fp8Tensor>, e5m2 = formats::id_of<formats::Fp8TensorE5m2>;
 
 bool fp8_blocks(const Product& p) { return p.a == x && p.b == (p.form == Form::weight_gradient ? x : w); }
+bool fp8_tensors(const Product& p) { return (p.a == e4m3 || p.a == e5m2) && p.b == e4m3; }
+
+bool is_native(const Product& p) {
+  if (p.experts > 0) return (fp8_blocks(p) || fp8_tensors(p)) && has_grouped_fp8() && p.epilogue == Epilogue::none;
+  return fp8_blocks(p) ? has_fp8_blocks() : fp8_tensors(p) && has_fp8_tensors();
+}
 
 }  // namespace
 
@@ -45,10 +58,12 @@ int processor() {
 // factor, padded to a multiple of 4.
 Route route_of(const Product& p) {
   const bool whole = p.m % 8 == 0 && p.n % 8 == 0 && p.k % 16 == 0;
-  const bool native = p.experts == 0 ? has_fp8_blocks() : has_grouped_fp8_blocks() && p.epilogue == Epilogue::none;
-  return fp8_blocks(p) && whole && native ? Route::native : Route::decoded;
+  return whole && is_native(p) ? Route::native : Route::decoded;
 }
 
-bool multiplies_codes(FormatId a) { return a == x && (has_fp8_blocks() || has_grouped_fp8_blocks()); }
+bool multiplies_codes(FormatId a) {
+  if (a == x) return has_fp8_blocks() || has_grouped_fp8();
+  return (a == e4m3 || a == e5m2) && has_fp8_tensors();
+}
 
 }  // namespace tessera::gemm

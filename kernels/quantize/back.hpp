@@ -6,9 +6,9 @@
 namespace tessera::quantizer {
 
 /// How the quantizers read the values in memory: stored bf16; fp32 masters, rounded to bf16 when they are read; fp32
-/// without rounding; and, for formats of one_pass() only, stored bf16 with column sums, or a gelu or its gradient (with
-/// column sums if wanted), computed from stored bf16.
-enum class Reading : std::uint8_t { bf16, master, fp32, summed, gelu, gelu_gradient };
+/// without rounding; and, for formats of one_pass() only, stored bf16 with column sums, or an activation or its
+/// gradient (with column sums if wanted), computed from stored bf16.
+enum class Reading : std::uint8_t { bf16, master, fp32, summed, gelu, gelu_gradient, swiglu, swiglu_gradient };
 
 /// The purpose of decoding.
 enum class Decoding : std::uint8_t {
@@ -22,7 +22,7 @@ void decode(Stream& stream, FormatId format, const TableView& table, DType value
 /// make_factors() of quantize.hpp, for formats of has_factors().
 void make_factors(Stream& stream, FormatId format, const QuantizedMatrix& matrix, Purpose purpose);
 template <formats::Format F>
-inline constexpr bool has_factors_of = F::scaled&& F::block.rows != F::block.columns;
+inline constexpr bool has_factors_of = F::scaled ? F::block.rows != F::block.columns : F::tensor_amax;
 inline bool has_factors(FormatId format) {
   return visit_format(format, []<class F>() { return has_factors_of<F>; });
 }

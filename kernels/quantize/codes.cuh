@@ -21,6 +21,16 @@ __device__ inline Run<formats::E4M3> encode_run(formats::E4M3, const float (&v)[
   return {{e4m3_pair(v[0], v[1]) | e4m3_pair(v[2], v[3]) << 16, e4m3_pair(v[4], v[5]) | e4m3_pair(v[6], v[7]) << 16}};
 }
 
+/// The same for E5M2.
+__device__ inline std::uint32_t e5m2_pair(float low, float high) {
+  std::uint16_t pair;
+  asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(high), "f"(low));
+  return pair;
+}
+__device__ inline Run<formats::E5M2> encode_run(formats::E5M2, const float (&v)[run]) {
+  return {{e5m2_pair(v[0], v[1]) | e5m2_pair(v[2], v[3]) << 16, e5m2_pair(v[4], v[5]) | e5m2_pair(v[6], v[7]) << 16}};
+}
+
 /// The sign bits of eight values, each in the top bit of its nibble.
 __device__ inline std::uint32_t signs_of(const float (&v)[run]) {
   const auto four = [&](int first) {
@@ -147,6 +157,12 @@ __device__ inline std::uint32_t e4m3_values(std::uint32_t pair) {
 __device__ inline void decode_run(formats::E4M3, const Run<formats::E4M3>& codes, float (&v)[run]) {
 #pragma unroll
   for (int i = 0; i < run / 2; ++i) widen(e4m3_values(codes.word[i / 2] >> (i % 2 * 16)), v[2 * i], v[2 * i + 1]);
+}
+/// E5M2 codes are the upper bytes of fp16 numbers.
+__device__ inline void decode_run(formats::E5M2, const Run<formats::E5M2>& codes, float (&v)[run]) {
+#pragma unroll
+  for (int i = 0; i < run / 2; ++i)
+    widen(__byte_perm(codes.word[i / 2], 0, i % 2 == 0 ? 0x1404 : 0x3424), v[2 * i], v[2 * i + 1]);
 }
 /// E2M1 codes are shifted into fp32's exponent and mantissa, where they are tiny numbers, subnormals included.
 __device__ inline void decode_run(formats::E2M1, const Run<formats::E2M1>& codes, float (&v)[run]) {

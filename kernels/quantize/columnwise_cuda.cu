@@ -68,16 +68,18 @@ __device__ __noinline__ void turn_misaligned(const Descriptor& d, const Task& ta
 template <Format F>
 __device__ void turn_scales(const Descriptor& d, const Task& task) {
   constexpr Area area = scale_area<F>();
-  __shared__ Grid<F, Side::rowwise, area> rowwise;
-  __shared__ Grid<F, Side::columnwise, area> columnwise;
   Patch p = patch_of(d, task, area);
-  p.low = 0;
-  p.high = d.matrix.elements();
-  const OwnedRows all(0, p.rows);
-  gather_scales(d, p, all, rowwise, columnwise);
-  __syncthreads();
-  if (d.block_scales != nullptr) store_scales(d, p, rowwise, all);
-  store_scales(d, p, columnwise, all);
+  if constexpr (F::scaled) {
+    __shared__ Grid<F, Side::rowwise, area> rowwise;
+    __shared__ Grid<F, Side::columnwise, area> columnwise;
+    p.low = 0;
+    p.high = d.matrix.elements();
+    const OwnedRows all(0, p.rows);
+    gather_scales(d, p, all, rowwise, columnwise);
+    __syncthreads();
+    if (d.block_scales != nullptr) store_scales(d, p, rowwise, all);
+    store_scales(d, p, columnwise, all);
+  }
   if (F::tensor_amax && threadIdx.x == 0 && p.row == 0 && p.column == 0 && d.side[1].amax &&
       d.side[1].amax != d.side[0].amax)
     d.side[1].amax[p.member] = d.side[0].amax[p.member];
@@ -90,7 +92,7 @@ __global__ void __launch_bounds__(turning<F>, 1024 / turning<F>)
   __shared__ Descriptor descriptor;
   const unsigned unit = mix.place(blockIdx.x);
   if (mix.of_scales(blockIdx.x)) {
-    const Task task = table.all_groups[unit];
+    const Task task = scale_units<F>(table)[unit];
     return turn_scales<F>(fetch(table, task, descriptor), task);
   }
   if constexpr (F::columnwise == formats::Columnwise::transposed) {
@@ -144,8 +146,8 @@ __global__ void __launch_bounds__(threads) swizzle_kernel(const __grid_constant_
 
 void derive_columnwise(Stream& stream, FormatId format, const TableView& table) {
   visit_format(format, [&]<class F>() {
-    if constexpr (F::scaled && F::columnwise != formats::Columnwise::requantized) {
-      const std::int64_t of_data = table.turned.count, of_scales = table.all_groups.count;
+    if constexpr (!formats::is_plain<F> && F::columnwise != formats::Columnwise::requantized) {
+      const std::int64_t of_data = table.turned.count, of_scales = scale_units<F>(table).count;
       device::start<device::turning<F>>(stream, device::columnwise_kernel<F>, of_data + of_scales, table,
                                         device::Mixed(of_data, of_scales));
     }

@@ -20,7 +20,7 @@ void each_patch(Stream& stream, const char* name, const TableView& table, const 
 
 void derive_columnwise(Stream& stream, FormatId format, const TableView& table) {
   visit_format(format, [&]<class F>() {
-    if constexpr (F::scaled && F::columnwise != formats::Columnwise::requantized)
+    if constexpr (!formats::is_plain<F> && F::columnwise != formats::Columnwise::requantized)
       each_patch(stream, "build_columnwise", table, [](const Descriptor& d, const Patch& p) {
         host::build_columnwise<F>(d, p);
         if (F::tensor_amax && p.row == 0 && p.column == 0 && d.side[1].amax && d.side[1].amax != d.side[0].amax)

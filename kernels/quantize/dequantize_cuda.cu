@@ -44,11 +44,17 @@ struct Steps {
   }
   /// The factor of the element at (row, column) of the matrix.
   __device__ float operator()(std::int64_t row, std::int64_t column) const {
+    if constexpr (!F::scaled) return applied({});
     constexpr formats::Block b = formats::block_of<F>(side);
     constexpr formats::ScaleLayout layout = F::scale_layout(side);
     const auto scale = scales[scale_place<F>(side, padded, row / b.rows * layout.repeat.rows,
                                              column / b.columns * layout.repeat.columns)];
-    return how == Decoding::tensor ? F::step(scale, amax) : F::block_step(scale);
+    return applied(scale);
+  }
+
+ private:
+  __device__ float applied(typename F::Scale scale) const {
+    return how == Decoding::tensor ? F::step(scale, amax) : F::factor_step(scale, amax);
   }
 };
 
@@ -119,7 +125,7 @@ __device__ void decode_patch(const Descriptor& d, const Patch& p, [[maybe_unused
   constexpr formats::Block b = formats::block_of<F>(side);
   constexpr int along = turned ? b.rows : b.columns,
                 across = turned ? b.columns : b.rows;  // extent of a block in the stored order
-  static_assert(!F::scaled || along >= run || across >= height);
+  static_assert(formats::is_plain<F> || along >= run || across >= height);
   const Seat seat;
   const int lines = turned ? p.columns : p.rows, length = turned ? p.rows : p.columns, n = length - seat.column;
   const std::int64_t width = turned ? d.matrix.rows : d.matrix.columns;
@@ -131,7 +137,7 @@ __device__ void decode_patch(const Descriptor& d, const Patch& p, [[maybe_unused
                   : step(p.row + seat.row + line, p.column + seat.column + k);
   };
   float steps[run];
-  if constexpr (F::scaled && across >= height)
+  if constexpr (!formats::is_plain<F> && across >= height)
 #pragma unroll
     for (int c = 0; c < run; ++c) steps[c] = along >= run && c > 0 ? steps[0] : c < n ? step_at(0, c) : 0.0f;
   T* out = reinterpret_cast<T*>(d.values) + first;
@@ -147,7 +153,7 @@ __device__ void decode_patch(const Descriptor& d, const Patch& p, [[maybe_unused
   }
   const auto decode_line = [&](int r, float(&v)[run]) {
     decode_run(Element(), codes[r], v);
-    if constexpr (F::scaled) {
+    if constexpr (!formats::is_plain<F>) {
       const float of_line = across >= height || seat.row + r >= lines ? 0.0f : step_at(r, 0);
 #pragma unroll
       for (int c = 0; c < run; ++c) v[c] *= across >= height ? steps[c] : of_line;

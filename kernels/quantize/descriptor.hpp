@@ -110,6 +110,12 @@ struct TableView {
   TESSERA_FN const Descriptor& operator[](const Task& task) const { return items != nullptr ? items[task.entry] : one; }
 };
 
+/// What a GPU writes all scales by: areas of scale_area(), or members where a tensor's scale is the only one.
+template <formats::Format F>
+TESSERA_FN const Units& scale_units(const TableView& table) {
+  return F::scaled ? table.all_groups : table.members;
+}
+
 /// Copies of several matrices of one shape in separate memory; passed with a launch.
 struct Apart {
   static constexpr int most = 64;

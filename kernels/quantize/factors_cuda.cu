@@ -69,7 +69,7 @@ __device__ float step_of(typename F::Scale scale) {
     widen(e4m3_values(scale), step, none);
     return step;
   } else {
-    return F::block_step(scale);
+    return F::factor_step(scale, 0.0f);
   }
 }
 
@@ -185,18 +185,48 @@ __device__ void factor_columns(Pairs& x, const Descriptor& d, const Patch& p, co
   for (int r = 0; r < height; ++r) store_factors(out + r * d.matrix.columns, x.pair[r], seat, r, extent);
 }
 
+/// With a tensor's scale alone, both copies are the same values.
+template <Format F, class Extent>
+__device__ void factor_alike(const Pairs& x, const Descriptor& d, const Patch& p, const Extent& extent, float amax) {
+  const Seat seat;
+  const float multiplier = F::tensor_scale(amax).encode, step = F::tensor_step(amax);
+#pragma unroll
+  for (int r = 0; r < height; ++r) {
+    float v[run], y[run];
+    std::uint32_t pair[run / 2];
+#pragma unroll
+    for (int c = 0; c < run; ++c) v[c] = x.value(r, c) * multiplier;
+    round_run(typename F::Element(), v, y);
+#pragma unroll
+    for (int i = 0; i < run / 2; ++i) pair[i] = rounded_pair(y[2 * i] * step, y[2 * i + 1] * step);
+    for (const Side side : {Side::rowwise, Side::columnwise})
+      if (d.side[static_cast<int>(side)].data)
+        store_factors(factors_of(d, p, side, seat) + r * d.matrix.columns, pair, seat, r, extent);
+  }
+}
+
+/// With scales of blocks, which run along rows or along columns.
 template <Format F, class M, class Extent>
-__device__ void factor_patch(const Descriptor& d, const Patch& p, const Extent& extent, Shared<F, M>& shared) {
-  Pairs x = load<FromBf16>(SourcePatch<FromBf16>(d, p).origin, d.matrix.columns, Seat(), extent);
+__device__ void factor_blocks(Pairs& x, const Descriptor& d, const Patch& p, const Extent& extent,
+                              Shared<F, M>& shared) {
   formats::TensorScale tensor[2];
   for (int s = 0; s < 2; ++s) {
     if (d.side[s].amax) tensor[s] = F::tensor_scale(d.side[s].amax[p.member]);
     if (d.side[s].data) Encodings<F>(tensor[s], shared.encodings[s]).prepare();
   }
-  if (d.not_finite != nullptr && not_finite(x)) *d.not_finite = 1;
   if constexpr (follows_scale<F>) __syncthreads();
   if (d.side[0].data) factor_rows<F, M>(x, d, p, extent, shared, tensor[0]);
   if (d.side[1].data) factor_columns<F, M>(x, d, p, extent, shared, tensor[1]);
+}
+
+template <Format F, class M, class Extent>
+__device__ void factor_patch(const Descriptor& d, const Patch& p, const Extent& extent, Shared<F, M>& shared) {
+  Pairs x = load<FromBf16>(SourcePatch<FromBf16>(d, p).origin, d.matrix.columns, Seat(), extent);
+  if (d.not_finite != nullptr && not_finite(x)) *d.not_finite = 1;
+  if constexpr (F::scaled)
+    factor_blocks<F, M>(x, d, p, extent, shared);
+  else
+    factor_alike<F>(x, d, p, extent, d.side[d.side[0].amax ? 0 : 1].amax[p.member]);
 }
 
 /// Not inlined, so that the registers of these rare patches do not count for the others.

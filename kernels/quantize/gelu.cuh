@@ -1,8 +1,9 @@
 #pragma once
 #include "kernels/activation/by_instructions.cuh"
+#include "kernels/activation/back.hpp"
 #include "kernels/quantize/patch.cuh"
 
-/// Device code: the gelus of a patch, or their gradients, computed in registers, with the bits of the kernels of
+/// Device code: the activations of a patch, or their gradients, computed in registers, with the bits of the kernels of
 /// kernels/activation in bf16.
 namespace tessera::quantizer::device {
 
@@ -70,6 +71,61 @@ __device__ Pairs load_gelus(const Descriptor& d, const Patch& p, const Extent& e
         if (r > 0 && r % part == 0) load_part(r);
         to_gradients(x, pre, r);
       }
+    }
+  }
+  return x;
+}
+
+/// Replaces row r of gates by their swiglu.
+__device__ inline void to_swiglus(Pairs& gate, const Pairs& up, int r) {
+  const auto swiglu = [](float g, float u) { return activation::swiglu(activation::fast_sigmoid(g), g, u); };
+#pragma unroll
+  for (int i = 0; i < run / 2; ++i)
+    gate.pair[r][i] = rounded_pair(swiglu(low_of(gate.pair[r][i]), low_of(up.pair[r][i])),
+                                   swiglu(high_of(gate.pair[r][i]), high_of(up.pair[r][i])));
+}
+/// Replaces row r of dy by the gradient of gate, or of up.
+__device__ inline void to_swiglu_gradients(Pairs& dy, const Pairs& gate, const Pairs& up, bool of_up, int r) {
+  const auto slope = [=](float d, float g, float u) {
+    float dgate, dup;
+    activation::swiglu_slopes(activation::fast_sigmoid(g), g, u, d, dgate, dup);
+    return of_up ? dup : dgate;
+  };
+#pragma unroll
+  for (int i = 0; i < run / 2; ++i)
+    dy.pair[r][i] =
+        rounded_pair(slope(low_of(dy.pair[r][i]), low_of(gate.pair[r][i]), low_of(up.pair[r][i])),
+                     slope(high_of(dy.pair[r][i]), high_of(gate.pair[r][i]), high_of(up.pair[r][i])));
+}
+
+/// load_gelus() of swiglus: a few rows of the other sources at a time.
+template <class Source, class Extent>
+__device__ Pairs load_swiglus(const Descriptor& d, const Patch& p, const Extent& extent) {
+  constexpr bool gradient = std::is_same_v<Source, FromSwigluGradient>;
+  constexpr int part = 4;
+  const Seat seat;
+  const SwigluPlaces at = swiglu_places<Source>(d, p);
+  Pairs gate{}, up{};
+  Pairs x = load<Source>(gradient ? at.dy : at.gate, gradient ? at.dy_pitch : at.pitch, seat, extent);
+  const auto load_part = [&](int first) {
+    if constexpr (Extent::all)
+      if (!extent.holds(seat)) return;
+#pragma unroll
+    for (int r = 0; r < part; ++r) {
+      if (gradient) load_row<Source>(at.gate, at.pitch, seat, extent, first + r, gate);
+      if (!gradient || !at.of_up) load_row<Source>(at.up, at.pitch, seat, extent, first + r, up);
+    }
+  };
+  load_part(0);
+  __syncthreads();
+  if (at.pitch > 0) {
+#pragma unroll
+    for (int r = 0; r < height; ++r) {
+      if (r > 0 && r % part == 0) load_part(r);
+      if constexpr (gradient)
+        to_swiglu_gradients(x, gate, up, at.of_up, r);
+      else
+        to_swiglus(x, up, r);
     }
   }
   return x;

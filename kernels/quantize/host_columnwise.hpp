@@ -24,12 +24,14 @@ inline void load_scales(const Descriptor& d, const Patch& p, Grid<F, Side::rowwi
 
 template <Format F>
 inline void build_columnwise(const Descriptor& d, const Patch& p) {
-  Grid<F, Side::rowwise> grid{};
-  load_scales<F>(d, p, grid);
-  Patch whole = p;
-  whole.high = d.matrix.elements();
-  if (d.block_scales) store_scales<F, Side::rowwise>(d, whole, grid, 0, Grid<F, Side::rowwise>::rows);
-  store_scales<F, Side::columnwise>(d, whole, grid, 0, Grid<F, Side::rowwise>::rows);
+  if constexpr (F::scaled) {
+    Grid<F, Side::rowwise> grid{};
+    load_scales<F>(d, p, grid);
+    Patch whole = p;
+    whole.high = d.matrix.elements();
+    if (d.block_scales) store_scales<F, Side::rowwise>(d, whole, grid, 0, Grid<F, Side::rowwise>::rows);
+    store_scales<F, Side::columnwise>(d, whole, grid, 0, Grid<F, Side::rowwise>::rows);
+  }
   if constexpr (F::columnwise == formats::Columnwise::transposed) {
     if (d.side[1].data == nullptr) return;
     Codes codes;

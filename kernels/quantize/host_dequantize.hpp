@@ -19,12 +19,17 @@ struct Steps {
   }
   /// The factor of the element at (row, column) of the matrix.
   float operator()(std::int64_t row, std::int64_t column) const {
-    if constexpr (!F::scaled) return 1.0f;
+    if constexpr (!F::scaled) return applied({});
     constexpr formats::Block b = formats::block_of<F>(side);
     constexpr formats::ScaleLayout layout = F::scale_layout(side);
     const auto scale = scales[scale_place<F>(side, padded, row / b.rows * layout.repeat.rows,
                                              column / b.columns * layout.repeat.columns)];
-    return how == Decoding::tensor ? F::step(scale, amax) : F::block_step(scale);
+    return applied(scale);
+  }
+
+ private:
+  float applied(typename F::Scale scale) const {
+    return how == Decoding::tensor ? F::step(scale, amax) : F::factor_step(scale, amax);
   }
 };
 

@@ -136,9 +136,12 @@ inline void quantize_tiles(const SourcePatch<typename M::Source>& x, const Descr
   Codes codes;
   for (int i = first_tile; i < end_tile; ++i) {
     const int begin = i * tile, end = begin + tile < p.rows ? begin + tile : p.rows;
-    Bits<Source> by_column[edge] = {}, amax[G::columns];
-    for (int r = begin; r < end; ++r) largest_by_column<Source>(x.row(r).first, p.columns, by_column);
-    fold<tile>(by_column, amax);
+    Bits<Source> amax[G::columns] = {};
+    if constexpr (F::scaled) {
+      Bits<Source> by_column[edge] = {};
+      for (int r = begin; r < end; ++r) largest_by_column<Source>(x.row(r).first, p.columns, by_column);
+      fold<tile>(by_column, amax);
+    }
     encode_scales<F, Source, G::columns>(amax, tensor, grid.scales[i], grid.multipliers[i]);
     float multipliers[edge];
     spread<tile>(grid.multipliers[i], multipliers);
@@ -191,7 +194,7 @@ inline void stage_row(const Stored<Source>* x, int n, Stored<Staged<Source>>* ou
 
 template <Format F, class M>
 inline void quantize_patch(const Descriptor& d, const Patch& p) {
-  if constexpr (!F::scaled) {
+  if constexpr (formats::is_plain<F>) {
     store_plain<F, typename M::Source>(d, p);
   } else {
     TensorScale tensor[2];
@@ -207,7 +210,7 @@ inline void quantize_patch(const Descriptor& d, const Patch& p) {
     for (int r = owned.begin; r < owned.end; ++r) {
       const auto row = x.row(r);
       fetch_ahead(row.first + p.columns);
-      if constexpr (OfGelu<Source>)
+      if constexpr (Computed<Source>)
         compute_row<Source>(d, p, r, row.first, staged[r]);
       else
         stage_row<Source>(row.first, p.columns, staged[r]);

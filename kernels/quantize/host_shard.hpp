@@ -4,7 +4,7 @@
 /// Amaxes, scales and data of a shard's patch on one thread.
 namespace tessera::quantizer::host {
 
-/// Largest magnitudes of the patch's tiles over owned elements; returns the largest of them.
+/// Largest magnitudes of the patch's tiles over owned elements, for formats that agree on them; returns the largest.
 template <Format F, class Source>
 inline float tile_amaxes(const Descriptor& d, const Patch& p, std::uint16_t* amaxes) {
   using G = Grid<F, Side::rowwise>;
@@ -25,7 +25,8 @@ inline float tile_amaxes(const Descriptor& d, const Patch& p, std::uint16_t* ama
     }
     fold<tile>(by_column, amax);
     for (int j = 0; j * F::block.columns < p.columns; ++j) {
-      out[i * all.columns + j] = bf16(value_of<Source>(amax[j])).bits;
+      if constexpr (formats::agrees_on_blocks(F::agreement))
+        out[i * all.columns + j] = bf16(value_of<Source>(amax[j])).bits;
       most = std::max(most, amax[j]);
     }
   }
@@ -42,7 +43,8 @@ inline void grid_from(const Descriptor& d, const Patch& p, const std::uint16_t* 
   const std::uint16_t* in = amaxes + d.first_block + p.member * all.elements() + i0 * all.columns + j0;
   for (int i = 0; i < G::rows && i0 + i < all.rows; ++i) {
     std::uint16_t amax[G::columns] = {};
-    for (int j = 0; j < G::columns && j0 + j < all.columns; ++j) amax[j] = in[i * all.columns + j];
+    if constexpr (formats::agrees_on_blocks(F::agreement))
+      for (int j = 0; j < G::columns && j0 + j < all.columns; ++j) amax[j] = in[i * all.columns + j];
     encode_scales<F, FromBf16, G::columns>(amax, tensor, grid.scales[i], grid.multipliers[i]);
   }
 }

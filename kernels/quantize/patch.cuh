@@ -193,7 +193,7 @@ template <class Source>
 __device__ void load_run(const typename Source::Stored* x, int r, Held<Source>& held) {
   if constexpr (std::is_base_of_v<FromBf16, Source>) {
     const auto* const from = reinterpret_cast<const uint4*>(x);
-    const uint4 v = OfGelu<Source> ? load_in_order(from) : load_once(from);
+    const uint4 v = Computed<Source> ? load_in_order(from) : load_once(from);
     held.pair[r][0] = v.x, held.pair[r][1] = v.y, held.pair[r][2] = v.z, held.pair[r][3] = v.w;
   } else {
     float v[run];

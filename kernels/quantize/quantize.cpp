@@ -50,7 +50,7 @@ const std::uint16_t* bits(const Tensor& t) { return static_cast<const std::uint1
 
 void check_one_pass(FormatId format, const QuantizedMatrix& matrix) {
   require(quantizes_in_one_pass(format) && matrix.members == 1, "quantize_one",
-          "a gelu or column sums of one matrix, of a format whose quantizer computes them on the way");
+          "an activation or column sums of one matrix, of a format whose quantizer computes them on the way");
   require(matrix.values.type == DType::bf16, "quantize_one", "values are bf16");
   const Tensor& sums = matrix.column_sums;
   require(!sums || (sums.type == DType::f32 && sums.shape == column_sums_shape(matrix.matrix)), "quantize_one",
@@ -135,9 +135,35 @@ void quantize_one(Stream& stream, FormatId format, QuantizedMatrix matrix, const
   quantizer::make_copies(stream, format, view, Reading::gelu_gradient, Purpose::gradient);
 }
 
+void quantize_one(Stream& stream, FormatId format, QuantizedMatrix matrix, const Swiglu& x) {
+  const std::int64_t width = x.gate_up.columns() / 2;
+  require(x.gate_up.columns() == 2 * width && fits_swiglu(width), "quantize_one",
+          "gate_up is [M,2F], F a multiple of 128");
+  matrix.values = {x.gate_up.data, x.gate_up.type, {x.gate_up.rows(), width}};  // its shape: gates and ups are pre
+  check_one_pass(format, matrix);
+  quantizer::TableView view = quantizer::view_of_one(stream, format, matrix);
+  view.one.pre = bits(x.gate_up);
+  const Counted counted(stream, Purpose::activation);
+  quantizer::make_copies(stream, format, view, Reading::swiglu, Purpose::activation);
+}
+
+void quantize_one(Stream& stream, FormatId format, QuantizedMatrix matrix, const SwigluGradient& dx) {
+  const std::int64_t width = dx.dy.columns();
+  require(dx.dy.type == DType::bf16 && dx.gate_up.columns() == 2 * width && dx.gate_up.rows() == dx.dy.rows() &&
+              fits_swiglu(width),
+          "quantize_one", "gate_up is [M,2F] and dy [M,F], F a multiple of 128");
+  matrix.values = dx.gate_up;
+  check_one_pass(format, matrix);
+  quantizer::TableView view = quantizer::view_of_one(stream, format, matrix);
+  view.one.pre = bits(dx.dy);
+  view.one.aligned.values = view.one.aligned.values && reinterpret_cast<std::uintptr_t>(dx.dy.data) % 16 == 0;
+  const Counted counted(stream, Purpose::gradient);
+  quantizer::make_copies(stream, format, view, Reading::swiglu_gradient, Purpose::gradient);
+}
+
 void make_factors(Stream& stream, FormatId format, const QuantizedMatrix& matrix, Purpose purpose) {
   check_one(format, matrix, purpose, "make_factors");
-  require(quantizer::has_factors(format), "make_factors", "blocks run along one dimension");
+  require(quantizer::has_factors(format), "make_factors", "blocks run along one dimension, or there are none");
   const Counted counted(stream, purpose);
   quantizer::make_factors(stream, format, matrix, purpose);
 }
@@ -171,7 +197,7 @@ void partial_cast(Stream& stream, const QuantizeTable& table, const Tensor& amax
   const Amaxes in = amaxes_of(table, amaxes, "partial_cast");
   const FormatTraits format = traits_of(table.format());
   require(table.whole_block_rows_where_scales_travel(), "partial_cast", "scales travel in whole rows of blocks only");
-  require(!format.scaled || format.agreement != formats::Agreement::nothing, "partial_cast",
+  require(format.plain || format.agreement != formats::Agreement::nothing, "partial_cast",
           "this format travels as bf16");
   const Counted counted(stream, Purpose::weight);
   quantizer::cast_shards(stream, table.format(), table.view(), reading_of(table, Precision::bf16_first), in);
@@ -179,7 +205,7 @@ void partial_cast(Stream& stream, const QuantizeTable& table, const Tensor& amax
 
 void build_columnwise(Stream& stream, const QuantizeTable& table) {
   const FormatTraits format = traits_of(table.format());
-  if (!format.scaled) return;
+  if (format.plain) return;
   require(format.columnwise != formats::Columnwise::requantized, "build_columnwise",
           "this format's columnwise copy needs the source");
   const Counted counted(stream, Purpose::weight);

@@ -47,22 +47,33 @@ void quantize_one(Stream& stream, FormatId format, const QuantizedMatrix& matrix
 void decode_one(Stream& stream, FormatId format, const QuantizedMatrix& matrix, Side side);
 /// Fake quantization (quantize-dequantize) in one launch: the bits of quantize_one() and decode_one(), without codes in
 /// memory. Each copy's data are bf16 factors of the matrix's shape, with an amax if the format has one, and no scales.
-/// For formats whose blocks run along one dimension.
+/// For formats whose blocks run along one dimension, or that have a tensor's scale alone.
 void make_factors(Stream& stream, FormatId format, const QuantizedMatrix& matrix, Purpose purpose);
 
-/// gelu(pre), tanh form, and its gradient dy gelu'(pre). Products of codes read them through quantizers only, which
-/// compute them from their inputs, so that neither is stored.
+/// Activations and their gradients. Products of codes read them through quantizers only, which compute them from their
+/// inputs, so that neither is stored. gelu(pre), tanh form, and dy gelu'(pre):
 struct Gelu {
   Tensor pre;  ///< bf16 [M,F]
 };
 struct GeluGradient {
   Tensor dy, pre;  ///< bf16 [M,F]
 };
-/// Whether a format's quantizer computes gelus and column sums on the way.
+/// silu(gate) up, and the gradient of both [M,2F].
+struct Swiglu {
+  Tensor gate_up;  ///< bf16 [M,2F], gate first
+};
+struct SwigluGradient {
+  Tensor dy, gate_up;  ///< bf16 [M,F], [M,2F]
+};
+/// Whether a format's quantizer computes activations and column sums on the way: gelus of any width F, and swiglus of
+/// those of fits_swiglu().
 bool quantizes_in_one_pass(FormatId format);
+constexpr bool fits_swiglu(std::int64_t width) { return width % quantizer::patch_edge == 0; }
 /// quantize_one() of these values, computed in fp32 and rounded to bf16; `matrix` names none.
 void quantize_one(Stream& stream, FormatId format, QuantizedMatrix matrix, const Gelu& x);
 void quantize_one(Stream& stream, FormatId format, QuantizedMatrix matrix, const GeluGradient& dx);
+void quantize_one(Stream& stream, FormatId format, QuantizedMatrix matrix, const Swiglu& x);
+void quantize_one(Stream& stream, FormatId format, QuantizedMatrix matrix, const SwigluGradient& dx);
 /// Shape of QuantizedMatrix::column_sums.
 constexpr Shape column_sums_shape(formats::Matrix m) {
   return {(m.rows + quantizer::patch_edge - 1) / quantizer::patch_edge, m.columns};

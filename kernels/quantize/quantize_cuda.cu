@@ -77,8 +77,9 @@ __device__ void quantize_tiles(Held<typename M::Source>& x, const Descriptor& d,
   constexpr bool turned = F::columnwise == Columnwise::transposed;
   const Seat seat(area_of<F>);
   const std::int64_t width = d.matrix.columns;
-  std::uint32_t top = std::is_same_v<Element, formats::E2M1> ? largest_without_nan(x) : largest(x);
-  if constexpr (tile == patch_edge) {
+  std::uint32_t top = !F::scaled ? 0 : std::is_same_v<Element, formats::E2M1> ? largest_without_nan(x) : largest(x);
+  if constexpr (!F::scaled) {
+  } else if constexpr (tile == patch_edge) {
     top = largest_of_block(top, shared.warps);
   } else {
     static_assert(tile == height || tile == 2 * height);
@@ -260,12 +261,14 @@ __device__ void quantize_held(Held<typename M::Source> x, const Descriptor& d, c
 template <Format F, class M, class Extent>
 __device__ void quantize_patch(const Descriptor& d, const Patch& p, const Extent& extent, Shared<F, M>& shared) {
   using Source = typename M::Source;
-  if constexpr (!F::scaled) {
+  if constexpr (formats::is_plain<F>) {
     store_plain<F, Source>(d, p, extent);
   } else {
     const auto x = [&] {
       if constexpr (OfGelu<Source>)
         return load_gelus<Source>(d, p, extent);
+      else if constexpr (OfSwiglu<Source>)
+        return load_swiglus<Source>(d, p, extent);
       else
         return load<Source>(SourcePatch<Source>(d, p).origin, d.matrix.columns, Seat(area_of<F>), extent);
     }();
@@ -312,7 +315,10 @@ __global__ void __launch_bounds__(threads, blocks_a_multiprocessor<F, typename M
   __shared__ Shared<F, M> shared;
   // Tasks run backwards after the launch that read all values for their maximum: the last values are still in the
   // cache.
-  const Task task = table.owned[F::tensor_amax ? gridDim.x - 1 - blockIdx.x : blockIdx.x];
+  Task task = table.owned[F::tensor_amax ? gridDim.x - 1 - blockIdx.x : blockIdx.x];
+  // Neighbours in turn take the patches of gate and up that have one dy, so that the second finds it in the cache.
+  if constexpr (std::is_same_v<typename M::Source, FromSwigluGradient>)
+    task.column = task.column % 2 * (table.owned.across / 2) + task.column / 2;
   if constexpr (repeats_scales<F>) let_next_begin();
   const Descriptor& d = fetch(table, task, descriptor);
   if constexpr (F::tensor_amax) await_previous();
@@ -461,6 +467,8 @@ void with_mode(FormatId format, Reading reading, Purpose purpose, const Run& wor
       if (reading == Reading::summed) return with_purpose<F, FromSummed>(purpose, of_format);
       if (reading == Reading::gelu) return with_purpose<F, FromGelu>(purpose, of_format);
       if (reading == Reading::gelu_gradient) return with_purpose<F, FromGeluGradient>(purpose, of_format);
+      if (reading == Reading::swiglu) return with_purpose<F, FromSwiglu>(purpose, of_format);
+      if (reading == Reading::swiglu_gradient) return with_purpose<F, FromSwigluGradient>(purpose, of_format);
     }
     with_purpose<F, FromFp32>(purpose, of_format);
   });

@@ -34,6 +34,8 @@ void with_mode(FormatId format, Reading reading, Purpose purpose, const Work& wo
       if (reading == Reading::summed) return with_purpose<FromSummed, F>(purpose, work);
       if (reading == Reading::gelu) return with_purpose<FromGelu, F>(purpose, work);
       if (reading == Reading::gelu_gradient) return with_purpose<FromGeluGradient, F>(purpose, work);
+      if (reading == Reading::swiglu) return with_purpose<FromSwiglu, F>(purpose, work);
+      if (reading == Reading::swiglu_gradient) return with_purpose<FromSwigluGradient, F>(purpose, work);
     }
     with_purpose<FromFp32, F>(purpose, work);
   });

@@ -178,7 +178,7 @@ __device__ void store_lines(const ScaleLines& at, const Grid<F, side, area>& gri
 template <Format F, Side side, Area area>
 __device__ void store_scales(const Descriptor& d, const Patch& p, const ScaleLines& at, const Grid<F, side, area>& grid,
                              OwnedRows owned) {
-  if constexpr (sizeof(typename F::Scale) == 1) {
+  if constexpr (F::scaled && sizeof(typename F::Scale) == 1) {
     if (at.lines > 0) return store_lines(at, grid, Grid<F, side, area>::line_repeat);
   }
   if (d.side[static_cast<int>(side)].scales != nullptr) store_ragged_scales(d, p, grid, owned);

@@ -29,7 +29,7 @@ __global__ void __launch_bounds__(threads, 4)
     amax_kernel(const __grid_constant__ TableView table, Amaxes amaxes) {
   __shared__ Descriptor descriptor;
   __shared__ std::uint32_t warps[2][threads / 32];
-  constexpr int tile = F::block.rows;
+  [[maybe_unused]] constexpr int tile = F::block.rows;
   const Seat seat;
   const Task task = table.owned[blockIdx.x];
   const Descriptor& d = fetch(table, task, descriptor);
@@ -40,8 +40,9 @@ __global__ void __launch_bounds__(threads, 4)
                      ? load<Source>(source.origin, source.width, seat, Whole())
                      : load<Source>(source.origin, source.width, seat, Part{p, source.width, vectors});
   const std::uint32_t top = largest_of_tile<F>(largest(x), warps[0]);
-  if (seat.row % tile == 0 && seat.column % tile == 0 && seat.row < p.rows && seat.column < p.columns)
-    amaxes.blocks[amax_place<F>(d, p, seat.row / tile, seat.column / tile)] = static_cast<std::uint16_t>(top >> 16);
+  if constexpr (formats::agrees_on_blocks(F::agreement))
+    if (seat.row % tile == 0 && seat.column % tile == 0 && seat.row < p.rows && seat.column < p.columns)
+      amaxes.blocks[amax_place<F>(d, p, seat.row / tile, seat.column / tile)] = static_cast<std::uint16_t>(top >> 16);
   if constexpr (F::tensor_amax) {
     const std::uint32_t most = largest_of_block(top, warps[1]);
     if (threadIdx.x == 0) table.largest[0][blockIdx.x] = largest_of(most);
@@ -68,13 +69,14 @@ __device__ TensorScale tensor_of(const Descriptor& d, const Patch& p, const Amax
 template <Format F>
 __device__ auto encoding_of(const Descriptor& d, const Patch& p, const Amaxes& amaxes, const TensorScale& tensor, int i,
                             int j) {
+  if constexpr (!formats::agrees_on_blocks(F::agreement)) return F::encoding(0.0f, tensor);
   return F::encoding(FromBf16::value(amaxes.blocks[amax_place<F>(d, p, i, j)]), tensor);
 }
 
 /// Writes the data of exactly the owned elements. A thread's values lie in one tile.
 template <Format F, class Source, class Extent>
 __device__ void cast_patch(const Descriptor& d, const Patch& p, const Extent& extent, const Amaxes& amaxes) {
-  if constexpr (!F::scaled) return store_plain<F, Source>(d, p, extent);
+  if constexpr (formats::is_plain<F>) return store_plain<F, Source>(d, p, extent);
   using Element = typename F::Element;
   const Seat seat;
   const SourcePatch<Source> source(d, p);
@@ -93,15 +95,19 @@ __device__ void cast_patch(const Descriptor& d, const Patch& p, const Extent& ex
   }
 }
 
+/// Writes a member's amax beside its copies; of its areas the first does.
+__device__ inline void store_amax(const Descriptor& d, const Patch& p, const Amaxes& amaxes) {
+  if (threadIdx.x != 0 || p.row != 0 || p.column != 0) return;
+  for (const Place& copy : d.side)
+    if (copy.amax) copy.amax[p.member] = FromBf16::value(amaxes.members()[d.first_member + p.member]);
+}
+
 /// Writes the scales of a whole area, whoever owns its elements; if scales travel, only those of owned blocks.
 template <Format F, Area area>
 __device__ void cast_scales(const Descriptor& d, Patch p, const Amaxes& amaxes, Grid<F, Side::rowwise, area>& rowwise,
                             Grid<F, Side::columnwise, area>& columnwise) {
   using G = Grid<F, Side::rowwise, area>;
   const TensorScale tensor = tensor_of<F>(d, p, amaxes);
-  if (F::tensor_amax && threadIdx.x == 0 && p.row == 0 && p.column == 0)
-    for (const Place& copy : d.side)
-      if (copy.amax) copy.amax[p.member] = FromBf16::value(amaxes.members()[d.first_member + p.member]);
   for (int q = static_cast<int>(threadIdx.x); q < G::rows * G::columns; q += threads) {
     const int i = q / G::columns, j = q % G::columns;
     const bool there = i * G::block.rows < p.rows && j * G::block.columns < p.columns;
@@ -122,7 +128,7 @@ __global__ void __launch_bounds__(threads, 5)
     cast_kernel(const __grid_constant__ TableView table, Amaxes amaxes, Mixed mix) {
   __shared__ Descriptor descriptor;
   const unsigned unit = mix.place(blockIdx.x);
-  if (!F::scaled || !mix.of_scales(blockIdx.x)) {
+  if (formats::is_plain<F> || !mix.of_scales(blockIdx.x)) {
     const Task task = table.owned[unit];
     const Descriptor& d = fetch(table, task, descriptor);
     const Patch p = patch_of(d, task);
@@ -131,13 +137,17 @@ __global__ void __launch_bounds__(threads, 5)
       cast_patch<F, Source>(d, p, Whole(), amaxes);
     else
       cast_patch<F, Source>(d, p, Part{p, d.matrix.columns, vectors}, amaxes);
-  } else if constexpr (F::scaled) {
+  } else if constexpr (!formats::is_plain<F>) {
     constexpr Area area = scale_area<F>();
-    __shared__ Grid<F, Side::rowwise, area> rowwise;
-    __shared__ Grid<F, Side::columnwise, area> columnwise;
-    const Task task = table.all_groups[unit];
+    const Task task = scale_units<F>(table)[unit];
     const Descriptor& d = fetch(table, task, descriptor);
-    cast_scales(d, patch_of(d, task, area), amaxes, rowwise, columnwise);
+    const Patch p = patch_of(d, task, area);
+    if constexpr (F::tensor_amax) store_amax(d, p, amaxes);
+    if constexpr (F::scaled) {
+      __shared__ Grid<F, Side::rowwise, area> rowwise;
+      __shared__ Grid<F, Side::columnwise, area> columnwise;
+      cast_scales(d, p, amaxes, rowwise, columnwise);
+    }
   }
 }
 
@@ -170,8 +180,8 @@ void find_block_amaxes(Stream& stream, FormatId format, const TableView& table, 
 
 void cast_shards(Stream& stream, FormatId format, const TableView& table, Reading reading, const Amaxes& amaxes) {
   visit_format(format, [&]<class F>() {
-    if constexpr (!F::scaled || F::agreement != formats::Agreement::nothing) {
-      const std::int64_t of_scales = F::scaled ? table.all_groups.count : 0;
+    if constexpr (formats::is_plain<F> || F::agreement != formats::Agreement::nothing) {
+      const std::int64_t of_scales = formats::is_plain<F> ? 0 : scale_units<F>(table).count;
       device::with_source(reading, [&]<class Source>() {
         device::start(stream, device::cast_kernel<F, Source>, table.owned.count + of_scales, table, amaxes,
                       device::Mixed(table.owned.count, of_scales));

@@ -74,7 +74,7 @@ void find_block_amaxes(Stream& stream, FormatId format, const TableView& table, 
 void cast_shards(Stream& stream, FormatId format, const TableView& table, Reading reading, const Amaxes& amaxes) {
   visit_format(format, [&]<class F>() {
     with_source(reading, [&]<class Source>() {
-      if constexpr (!F::scaled)
+      if constexpr (formats::is_plain<F>)
         launch(stream, "partial_cast", table.owned.count, [=](std::int64_t unit) {
           const Descriptor& d = table[table.owned[unit]];
           host::store_plain<F, Source>(d, patch_of(d, table.owned[unit]));

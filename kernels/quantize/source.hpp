@@ -27,13 +27,39 @@ struct FromFp32 {
 /// gelu(x), x gelu'(pre).
 struct FromGelu : FromBf16 {};
 struct FromGeluGradient : FromBf16 {};
+/// A swiglu of the stored gates and ups [M,2F], or of its gradient the half to which a patch belongs, likewise. Of a
+/// swiglu Descriptor::pre are gates and ups; of a gradient [M,2F] they are the stored values, and pre is dy [M,F].
+struct FromSwiglu : FromBf16 {};
+struct FromSwigluGradient : FromBf16 {};
 /// Stored bf16 of which column sums are wanted.
 struct FromSummed : FromBf16 {};
 template <class Source>
 concept OfGelu = std::is_same_v<Source, FromGelu> || std::is_same_v<Source, FromGeluGradient>;
+template <class Source>
+concept OfSwiglu = std::is_same_v<Source, FromSwiglu> || std::is_same_v<Source, FromSwigluGradient>;
+template <class Source>
+concept Computed = OfGelu<Source> || OfSwiglu<Source>;
 /// Sources with column sums, where Descriptor::column_sums is given.
 template <class Source>
-concept Summed = std::is_same_v<Source, FromSummed> || std::is_same_v<Source, FromGeluGradient>;
+concept Summed = std::is_same_v<Source, FromSummed> || std::is_same_v<Source, FromGeluGradient> ||
+                 std::is_same_v<Source, FromSwigluGradient>;
+
+/// Where a patch of a swiglu, or of its gradient, finds the rows of its sources: the first row's, and the distances.
+struct SwigluPlaces {
+  const std::uint16_t *gate, *up, *dy;  ///< dy: of a gradient alone
+  std::int64_t pitch, dy_pitch;
+  bool of_up;  ///< of a gradient: whether the patch is of the up half
+};
+template <class Source>
+TESSERA_FN inline SwigluPlaces swiglu_places(const Descriptor& d, const Patch& p) {
+  constexpr bool gradient = std::is_same_v<Source, FromSwigluGradient>;
+  const std::int64_t width = gradient ? d.matrix.columns / 2 : d.matrix.columns;
+  const bool of_up = p.column >= width;
+  const std::int64_t column = p.column - (of_up ? width : 0);
+  const auto* both = gradient ? reinterpret_cast<const std::uint16_t*>(d.values) : d.pre;
+  const std::uint16_t* const gate = both + p.row * 2 * width + column;
+  return {gate, gate + width, gradient ? d.pre + p.row * width + column : nullptr, 2 * width, width, of_up};
+}
 
 /// Compile-time options of quantize() for a patch.
 template <class SourceType, Purpose source_purpose>

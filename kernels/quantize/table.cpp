@@ -67,12 +67,11 @@ class Check {
         claim(quantizer::Use::writes, copy.data, formats::data_bytes<F>(begin), formats::data_bytes<F>(end - begin));
       });
     }
-    if (!F::scaled) return;
     const std::int64_t entries = m_.members * formats::padded_extent<F>(side, m_.matrix).elements();
-    if (copy.scales || !m_.block_scales)
+    if (F::scaled && (copy.scales || !m_.block_scales))
       buffer(copy.scales, entries * sizeof(typename F::Scale), sizeof(typename F::Scale), "scales");
     amax(side, copy);
-    if (copy.swizzled) buffer(copy.swizzled, entries * sizeof(typename F::Scale), 1, "swizzled scales");
+    if (F::scaled && copy.swizzled) buffer(copy.swizzled, entries * sizeof(typename F::Scale), 1, "swizzled scales");
   }
 
   /// A copy of bf16 factors.
@@ -86,7 +85,7 @@ class Check {
 
   void block_scales() {
     if (!m_.block_scales) return;
-    expect(F::block.rows == F::block.columns, "only square blocks have scales that travel alone");
+    expect(F::scaled && F::block.rows == F::block.columns, "only square blocks have scales that travel alone");
     buffer(m_.block_scales,
            m_.members * formats::blocks<F>(Side::rowwise, m_.matrix).elements() * sizeof(typename F::Scale),
            sizeof(typename F::Scale), "block scales");
@@ -155,9 +154,10 @@ class Check {
   std::int64_t stride_ = 0, span_ = 0;
 };
 
+template <Format F>
 quantizer::Place place_of(const Copy& copy) {
-  return {static_cast<std::byte*>(copy.data.data), copy.scales.data, static_cast<float*>(copy.amax.data),
-          static_cast<std::uint8_t*>(copy.swizzled.data)};
+  return {static_cast<std::byte*>(copy.data.data), F::scaled ? copy.scales.data : nullptr,
+          static_cast<float*>(copy.amax.data), static_cast<std::uint8_t*>(copy.swizzled.data)};
 }
 
 Matrix patches_of(Matrix m) {
@@ -227,8 +227,8 @@ Descriptor described_by(const QuantizedMatrix& m, quantizer::Claims* claims, Con
   d.begin = m.begin.value;
   d.end = m.begin.value + check.count();
   d.patches = patches_of(m.matrix);
-  d.side[0] = place_of(m.rowwise);
-  d.side[1] = place_of(m.columnwise);
+  d.side[0] = place_of<F>(m.rowwise);
+  d.side[1] = place_of<F>(m.columnwise);
   if (F::columnwise == formats::Columnwise::shared && d.side[0].data && d.side[1].scales)
     d.side[1].data = d.side[0].data;
   d.block_scales = m.block_scales.data;
@@ -261,7 +261,7 @@ void QuantizeTable::add(const QuantizedMatrix& m, quantizer::Claims& claims) {
   claims.close(d.begin, d.end);
   d.first_block = block_entries_;
   d.first_member = member_entries_;
-  if (F::agreement != formats::Agreement::nothing)
+  if (formats::agrees_on_blocks(F::agreement))
     block_entries_ += m.members * formats::blocks<F>(Side::rowwise, m.matrix).elements();
   if (F::tensor_amax) member_entries_ += m.members;
   d.first_task = static_cast<std::int64_t>(owned_.size());
@@ -292,7 +292,7 @@ void QuantizeTable::add_tasks(const Descriptor& d) {
     add_rows(all_groups_, 0, end, quantizer::scale_area<F>());
   }
   for (std::int32_t member = 0; member < d.members; ++member) members_.push_back({entry, member, 0, 0});
-  if constexpr (F::scaled && F::columnwise == formats::Columnwise::transposed) {
+  if constexpr (F::columnwise == formats::Columnwise::transposed) {
     constexpr quantizer::Area area = quantizer::turned_area<F>();
     for (std::int32_t member = 0; member < d.members; ++member)
       for (std::int32_t column = 0; column < d.patches.columns; column += area.columns / quantizer::patch_edge)

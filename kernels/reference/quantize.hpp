@@ -98,7 +98,7 @@ QuantizedCopy<typename F::Scale> quantize(Side side, Matrix m, const std::vector
       for (std::int64_t r = i * b.rows; r < row_end; ++r)
         for (std::int64_t c = j * b.columns; c < column_end; ++c) {
           const float v = x[static_cast<std::size_t>(r * m.columns + c)];
-          const float scaled = F::scaled ? v * encoding.multiplier : v;
+          const float scaled = formats::is_plain<F> ? v : v * encoding.multiplier;
           const std::uint32_t code = draw ? formats::e2m1_stochastic(scaled, draw(r, c)) : F::Element::encode(scaled);
           put_code<F>(copy.data, element_place<F>(side, m, r, c), code);
         }
@@ -155,7 +155,7 @@ QuantizedCopy<typename F::Scale> columnwise_of(Matrix m, const QuantizedCopy<typ
   return copy;
 }
 
-/// Values of one copy in the matrix's own order; `step` of a scale is F::step or F::block_step.
+/// Values of one copy in the matrix's own order; `step` of a scale is F::step or F::factor_step with the amax.
 template <Format F, class Step>
 std::vector<float> dequantize(Side side, Matrix m, const QuantizedCopy<typename F::Scale>& copy, const Step& step) {
   std::vector<float> x(static_cast<std::size_t>(m.elements()));
@@ -165,6 +165,8 @@ std::vector<float> dequantize(Side side, Matrix m, const QuantizedCopy<typename 
       float v = F::Element::decode(get_code<F>(copy.data, element_place<F>(side, m, r, c)));
       if (F::scaled)
         v *= step(copy.scales[static_cast<std::size_t>(scale_places<F>(side, m, r / b.rows, c / b.columns).front())]);
+      else if (F::tensor_amax)
+        v *= step(typename F::Scale{});
       x[static_cast<std::size_t>(r * m.columns + c)] = v;
     }
   return x;

@@ -422,7 +422,7 @@ void reference_decode(benchmark::State& state) {
   const auto copy = reference::quantize<F>(side, cached, test::uniform<float>(cached.elements(), 1));
   time_reference(state, [&] {
     const auto values = reference::dequantize<F>(side, cached, copy, [&](auto scale) {
-      return type == DType::bf16 ? F::block_step(scale) : F::step(scale, copy.amax);
+      return type == DType::bf16 ? F::factor_step(scale, copy.amax) : F::step(scale, copy.amax);
     });
     if (type == DType::bf16)
       benchmark::DoNotOptimize(reference::rounded_to_bf16(values).data());
@@ -468,6 +468,8 @@ void tables(benchmark::internal::Benchmark* b) {
 BENCHMARK(both_copies<formats::Bf16, DType::f32>)->Apply(tables);
 BENCHMARK(both_copies<formats::Fp8Block, DType::bf16>)->Apply(tables);
 BENCHMARK(both_copies<formats::Fp8BlockOneD, DType::bf16>)->Apply(tables);
+BENCHMARK(both_copies<formats::Fp8Tensor, DType::bf16>)->Apply(tables);
+BENCHMARK(both_copies<formats::Fp8TensorE5m2, DType::bf16>)->Apply(tables);
 BENCHMARK(both_copies<formats::Mxfp8, DType::bf16>)->Apply(tables);
 BENCHMARK(both_copies<formats::Mxfp8, DType::f32>)->Apply(tables);
 BENCHMARK(both_copies<formats::Mxfp8Tiles, DType::bf16>)->Apply(tables);
@@ -489,6 +491,7 @@ BENCHMARK(shard_amaxes<formats::Mxfp8Tiles>)->Apply(tables);
 BENCHMARK(shard_amaxes<formats::Nvfp4>)->Apply(tables);
 BENCHMARK(shard_casts<formats::Bf16>)->Apply(tables);
 BENCHMARK(shard_casts<formats::Fp8Block>)->Apply(tables);
+BENCHMARK(shard_casts<formats::Fp8Tensor>)->Apply(tables);
 BENCHMARK(shard_casts<formats::Mxfp8Tiles>)->Apply(tables);
 BENCHMARK(shard_casts<formats::Nvfp4>)->Apply(tables);
 BENCHMARK(derived_copies<formats::Fp8Block>)->Apply(tables);
@@ -500,6 +503,7 @@ BENCHMARK(decoded<formats::Mxfp8, DType::f32>)->Apply(tables);
 BENCHMARK(decoded<formats::Nvfp4, DType::bf16>)->Apply(tables);
 BENCHMARK(decoded<formats::Nvfp4, DType::f32>)->Apply(tables);
 BENCHMARK(factors<formats::Fp8BlockOneD, Makes::both, Purpose::gradient>)->Apply(timed);
+BENCHMARK(factors<formats::Fp8TensorE5m2, Makes::both, Purpose::gradient>)->Apply(timed);
 BENCHMARK(factors<formats::Mxfp8, Makes::both, Purpose::gradient>)->Apply(timed);
 BENCHMARK(factors<formats::Mxfp8, Makes::rowwise, Purpose::activation>)->Apply(timed);
 BENCHMARK(factors<formats::Mxfp8, Makes::columnwise, Purpose::activation>)->Apply(timed);

@@ -226,12 +226,13 @@ std::vector<std::int64_t> tried_groups() {
   const std::vector<std::int64_t> all = groups();
   return whole_matrix() || all.empty() ? all : std::vector{all.back()};
 }
-/// All four recipes in the whole matrix; otherwise two, which depend on the number of ranks, so that runs with even and
-/// odd numbers cover all four.
+/// All recipes in the whole matrix; otherwise some, which depend on the number of ranks, so that runs with even and odd
+/// numbers cover all.
 std::vector<RecipeName> tried_recipes() {
-  if (whole_matrix()) return {RecipeName::mxfp8, RecipeName::nvfp4, RecipeName::fp8_block, RecipeName::mxfp8_2d};
+  if (whole_matrix())
+    return {RecipeName::mxfp8, RecipeName::nvfp4, RecipeName::fp8_block, RecipeName::mxfp8_2d, RecipeName::fp8_tensor};
   if (mpi().size() % 2 == 0) return {RecipeName::mxfp8, RecipeName::nvfp4};
-  return {RecipeName::fp8_block, RecipeName::mxfp8_2d};
+  return {RecipeName::fp8_block, RecipeName::mxfp8_2d, RecipeName::fp8_tensor};
 }
 
 /// Delay in microseconds: the last rank is late at every collective, the others are not.

@@ -44,7 +44,8 @@ std::vector<RunConfig> some_ways() {
   using enum GatherGranularity;
   return {sharded(test::dense(Compute::fp32), 1), sharded(test::mixture(Compute::bf16)),
           coded(RecipeName::mxfp8, Mode::selective, automatic), coded(RecipeName::mxfp8, Mode::full, block),
-          coded(RecipeName::nvfp4, Mode::none, module), coded(RecipeName::fp8_block, Mode::none, block)};
+          coded(RecipeName::nvfp4, Mode::none, module), coded(RecipeName::fp8_block, Mode::none, block),
+          coded(RecipeName::fp8_tensor, Mode::full, module)};
 }
 
 TEST(FullSharding, TakesTheMemoryThatWasPlanned) {

@@ -38,7 +38,8 @@ RunConfig held(RecipeName recipe, const WeightRules& rules, std::optional<Gather
 std::vector<RunConfig> all_ways() {
   using enum PrimaryWeights;
   std::vector<RunConfig> all;
-  for (const RecipeName recipe : {RecipeName::fp8_block, RecipeName::mxfp8, RecipeName::mxfp8_2d, RecipeName::nvfp4}) {
+  for (const RecipeName recipe : {RecipeName::fp8_block, RecipeName::fp8_tensor, RecipeName::mxfp8,
+                                  RecipeName::mxfp8_2d, RecipeName::nvfp4}) {
     all.push_back(held(recipe, {}));
     all.push_back(held(recipe, {quantized, GatherWire::quantized, {}}));
     all.push_back(held(recipe, {quantized, GatherWire::quantized, {}}, GatherCuts::tile));

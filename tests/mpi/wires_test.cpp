@@ -43,7 +43,7 @@ struct Case {
 
 std::vector<FormatId> weight_formats() {
   return {formats::id_of<formats::Fp8Block>, formats::id_of<formats::Mxfp8>, formats::id_of<formats::Mxfp8Tiles>,
-          formats::id_of<formats::Nvfp4>};
+          formats::id_of<formats::Nvfp4>, formats::id_of<formats::Fp8Tensor>};
 }
 
 /// All legal cases.

@@ -79,6 +79,30 @@ class Scaled:
         return self.activation_columnwise(dy)
 
 
+class Fp8Tensor(Exact):
+    """E4M3, and E5M2 of gradients, with one scale a matrix."""
+    rows_begin_at = 16
+
+    def __init__(self):
+        self.weight = self.activation = formats.E4M3
+        self.gradient = formats.E5M2
+
+    def weight_rowwise(self, w):
+        return formats.fp8_tensor(formats.bf16(w), self.weight)
+
+    weight_columnwise = weight_rowwise
+
+    def activation_rowwise(self, x):
+        return formats.fp8_tensor(x.astype(F32), self.activation)
+
+    activation_columnwise = activation_rowwise
+
+    def gradient_rowwise(self, name, dy, rows):
+        return formats.fp8_tensor(dy.astype(F32), self.gradient)
+
+    gradient_columnwise = gradient_rowwise
+
+
 class Nvfp4(Scaled):
     def __init__(self, seed, step):
         super().__init__(formats.nvfp4, 16, weight=(16, 16), activation=(1, 16))
@@ -102,6 +126,7 @@ class Nvfp4(Scaled):
 RECIPES = {
     "bf16": lambda seed, step: Exact(),
     "fp8_block": lambda seed, step: Scaled(formats.fp8_block, 128, weight=(128, 128), activation=(1, 128)),
+    "fp8_tensor": lambda seed, step: Fp8Tensor(),
     "mxfp8": lambda seed, step: Scaled(formats.mxfp8, 32, weight=(1, 32), activation=(1, 32)),
     "mxfp8_2d": lambda seed, step: Scaled(formats.mxfp8, 32, weight=(32, 32), activation=(1, 32)),
     "nvfp4": Nvfp4,

@@ -80,6 +80,7 @@ class Minifloat:
 
 
 E4M3 = Minifloat(3, 7, 8, 448.0, 0x7F)
+E5M2 = Minifloat(2, 15, 8, 57344.0, 0x7F)
 E2M1 = Minifloat(1, 1, 4, 6.0, 7)
 
 
@@ -142,11 +143,11 @@ def mxfp8(x, block):
     return Copy(codes, bytes_, values)
 
 
-def fp8_block_scale(amax, eps=0.0):
-    """(s, 1/s): s = 448 / amax rounded down to a power of two; 1 where amax is 0 or not finite."""
+def fp8_block_scale(amax, eps=0.0, largest=448):
+    """(s, 1/s): s = largest / amax rounded down to a power of two; 1 where amax is 0 or not finite."""
     amax = np.maximum(amax, F32(eps))
     with np.errstate(divide="ignore", over="ignore"):
-        s = np.minimum(F32(448) / amax, LARGEST)
+        s = np.minimum(F32(largest) / amax, LARGEST)
     s = from_bits(bits(s) & np.uint32(0xFF800000)).reshape(np.shape(amax))
     s = np.where((amax == 0) | ~np.isfinite(amax), F32(1), s)
     return s, F32(1) / s
@@ -157,6 +158,14 @@ def fp8_block(x, block):
     scale, inverse = fp8_block_scale(block_amax(x, block))
     codes = E4M3.encode(x * spread(scale, block, x.shape))
     return Copy(codes, inverse, E4M3.decode(codes).astype(np.float64) * spread(inverse, block, x.shape))
+
+
+def fp8_tensor(x, element=E4M3):
+    """FP8 with one scale a matrix, a power of two, which the decoded values have in them."""
+    amax = F32(largest(x))
+    scale = fp8_block_scale(amax, largest=element.largest)[0]
+    codes = element.encode(x * scale)
+    return Copy(codes, None, element.decode(codes).astype(np.float64) / np.float64(scale))
 
 
 def nvfp4_tensor_scale(amax):

@@ -82,6 +82,19 @@ class Formats(unittest.TestCase):
         scale = formats.fp8_block_scale(np.abs(x[128:, 128:]).max())[0]
         same(copy.codes[128:, 128:], formats.E4M3.encode(x[128:, 128:] * scale))
 
+    def test_fp8_tensor(self):
+        for element, key in ((formats.E4M3, "e4m3_pow2"), (formats.E5M2, "e5m2_pow2")):
+            for case in CASES["fp8_blockwise_scale"]:
+                if "eps" not in case and key in case:
+                    scale = formats.fp8_block_scale(number(case["amax"]), largest=element.largest)[0]
+                    same(formats.bits(scale), [int(case[key]["scale"], 16)])
+            x = np.random.default_rng(0).standard_normal((130, 200)).astype(F32)
+            copy = formats.fp8_tensor(x, element)
+            scale = formats.fp8_block_scale(np.abs(x).max(), largest=element.largest)[0]
+            same(copy.codes, element.encode(x * scale))
+            same(copy.values, element.decode(copy.codes).astype(np.float64) / scale)
+            self.assertLessEqual(np.abs(copy.values - x).max(), np.abs(x).max() / (16 if element is formats.E4M3 else 8))
+
     def test_nvfp4(self):
         for case in CASES["nvfp4"]:
             amax = number(case["global_amax"])[0]
@@ -208,7 +221,7 @@ class Goldens(unittest.TestCase):
 
     def test_blocks_of_another_shape_show(self):
         for name, recipe in goldens.ALL:
-            if recipe == "bf16":
+            if recipe in ("bf16", "fp8_tensor"):
                 continue
             own = low_precision.RECIPES[recipe](0, 0)
             for block in {(1, 32), (32, 32), (128, 128), (16, 16)} - {own.weight}:
@@ -219,6 +232,13 @@ class Goldens(unittest.TestCase):
         for name in goldens.MODELS:
             self.told_apart(name, "mxfp8", "columns of W",
                             lambda q: setattr(q, "weight_columnwise", q.weight_rowwise))
+
+    def test_other_elements_and_scales_of_blocks_show(self):
+        for name in goldens.MODELS:
+            for role, element in (("weight", formats.E5M2), ("activation", formats.E5M2), ("gradient", formats.E4M3)):
+                self.told_apart(name, "fp8_tensor", role, lambda q: setattr(q, role, element))
+            self.told_apart(name, "fp8_tensor", "scales", lambda q: setattr(
+                q, "activation_rowwise", lambda x: formats.fp8_block(x.astype(F32), (1, 16))))
 
     def test_other_draws_show(self):
         def drawn(change):

@@ -55,7 +55,7 @@ class FixedCases(held_runs.HeldRuns):
     def test_a_dense_deck(self):
         self.tokens(128, 40)
         ranks = itertools.cycle((2, 3, 1))
-        for rule, recipes in (("adamw", RECIPES), ("muon", ("mxfp8", "fp8_block", "nvfp4"))):
+        for rule, recipes in (("adamw", RECIPES), ("muon", ("mxfp8", "fp8_block", "fp8_tensor", "nvfp4"))):
             for recipe in recipes:
                 for count in (1, 2, 3) if WHOLE else (next(ranks),):
                     name, sets = f"{rule}.{recipe}.{count}", ("precision.recipe=" + recipe, "optimizer.matrices=" + rule)

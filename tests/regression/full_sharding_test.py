@@ -262,7 +262,7 @@ class Moved(Bench):
             self.assertEqual(set(sides(plan, "backward")), backward, (mode, granularity))
             self.assertEqual({one["unit"].partition(" ")[2] for one in plan if one["unit"].startswith("block")},
                              {"0", "1"} if granularity == "block" else {"0 attention", "0 mlp", "1 attention", "1 mlp"})
-        for recipe in ("bf16", "fp8_block", "mxfp8_2d", "nvfp4") if WHOLE else ("nvfp4",):
+        for recipe in ("bf16", "fp8_block", "fp8_tensor", "mxfp8_2d", "nvfp4") if WHOLE else ("nvfp4",):
             found, plan = self.moves(recipe, "none", "block", 6)
             self.assertEqual(len(sides(plan, "forward")), len(sides(plan, "backward")), recipe)
 

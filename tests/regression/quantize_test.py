@@ -152,7 +152,7 @@ $""")
             self.report(source, "--tensor", whole, form="fp8_block", out=layout + ".h5")
 
     def test_nan_and_infinity_are_passed_over_by_the_statistics(self):
-        for form in ("fp8_block", "fp8_block_1d", "mxfp8", "mxfp8_2d", "nvfp4", "nvfp4_1d"):
+        for form in ("fp8_block", "fp8_block_1d", "fp8_tensor", "fp8_tensor_e5m2", "mxfp8", "mxfp8_2d", "nvfp4", "nvfp4_1d"):
             for name, value in (("nan", numpy.nan), ("infinite", numpy.inf)):
                 some = weights(64, 64, 2)
                 some[::7, ::5] = -value

@@ -16,7 +16,7 @@ import runs
 
 WHOLE = os.environ.get("TESSERA_MATRIX") == "whole"
 JOBS = int(os.environ.get("TESSERA_MATRIX_JOBS", "1"))
-RECIPES = ("fp8_block", "mxfp8", "mxfp8_2d", "nvfp4")
+RECIPES = ("fp8_block", "fp8_tensor", "mxfp8", "mxfp8_2d", "nvfp4")
 SPREAD = ((4, 1), (2, 2), (3, 3), (4, 2), (4, 4))  # number of ranks, size of expert groups
 MODELS = {
     # Both kinds of block; sizes that are no multiple of 128, the first with biases and gelu.
@@ -194,7 +194,7 @@ class NotFinite(Bench):
     def test_a_gradient_among_experts(self):
         """Experts on every rank, or spread over expert groups, in which the value travels to other ranks' experts."""
         cases = itertools.product(("bf16", *RECIPES), SPREAD, ("nan", "inf")) if WHOLE else (
-            ("fp8_block", (4, 1), "inf"), ("mxfp8", (4, 2), "nan"), ("mxfp8_2d", (3, 3), "inf"), ("nvfp4", (4, 4), "inf"))
+            ("fp8_block", (4, 1), "inf"), ("fp8_tensor", (2, 2), "nan"), ("mxfp8", (4, 2), "nan"), ("mxfp8_2d", (3, 3), "inf"), ("nvfp4", (4, 4), "inf"))
         self.each(lambda recipe, mesh, value: self.check(recipe, "spread", mesh[0], value, mesh[1]), cases)
 
     def check_again(self, recipe, mesh):
@@ -230,6 +230,8 @@ class Refused(Bench):
             ("nvfp4", "moe", ("model.ffn=40",), ("layers.0.moe.experts.down.weight is [32, 40]", "multiples of 16")),
             ("mxfp8", "dense", ("batch.micro=2", "model.seq_len=24"),
              ("is 48", "batch.micro 4", "model.seq_len 16 or 32")),
+            ("fp8_tensor", "moe", ("model.ffn=40",), ("layers.0.moe.experts.down.weight is [32, 40]", "multiples of 16")),
+            ("fp8_tensor", "dense", ("batch.micro=1", "model.seq_len=24"), ("is 24", "multiple of 16 tokens")),
             ("mxfp8", "dense", ("precision.quantize_head=true", "model.tied_head=true"), ("tied head",)),
             ("nvfp4", "dense", ("precision.bf16_first=2", "precision.bf16_last=1"),
              ("2 first and 1 last", "2 there are")),

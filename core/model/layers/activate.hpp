@@ -1,5 +1,6 @@
 #pragma once
 #include "core/config/choices.hpp"
+#include "core/model/layers/factors.hpp"
 #include "kernels/activation/activation.hpp"
 
 namespace tessera {
@@ -38,6 +39,31 @@ inline Tensor activate_backward(Stream& stream, Arena& arena, Activation kind, c
     case Activation::swiglu: swiglu_backward(stream, dpre, dy, pre); break;
   }
   return dpre;
+}
+
+/// Whether quantizers can compute an activation of width F, and its gradient.
+constexpr bool fits_quantizers(Activation kind, std::int64_t ffn) {
+  switch (kind) {
+    case Activation::gelu: return true;
+    case Activation::swiglu: return fits_swiglu(ffn);
+  }
+  return false;
+}
+
+/// The activation of pre, and the gradient of pre from dy, as factors that quantizers compute.
+inline Factors::Input activation_of(Activation kind, const Tensor& pre) {
+  switch (kind) {
+    case Activation::gelu: return Gelu{pre};
+    case Activation::swiglu: return Swiglu{pre};
+  }
+  return pre;
+}
+inline Factors::Output activation_gradient_of(Activation kind, const Tensor& dy, const Tensor& pre) {
+  switch (kind) {
+    case Activation::gelu: return GeluGradient{dy, pre};
+    case Activation::swiglu: return SwigluGradient{dy, pre};
+  }
+  return dy;
 }
 
 }  // namespace tessera

@@ -23,6 +23,8 @@ class Attention {
   Attention(ParamRegistry& registry, const std::string& name, const GptShape& shape);
 
   Saved place(Arena& arena, std::int64_t tokens) const;
+  /// Whether backward reads the values of x, and not its shape alone.
+  static bool reads_input(const Saved& saved) { return !saved.of_qkv; }
   void forward(const Call& call, const Tensor& x, const Saved& saved, const Tensor& y = {}) const;
   void backward(const Call& call, const Tensor& dx, const Tensor& dy, const Tensor& x, const Saved& saved) const;
 

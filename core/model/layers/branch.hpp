@@ -39,13 +39,17 @@ class Branch {
   Branch(Recompute<NormLayer> norm, Recompute<Inner> inner) : norm_(std::move(norm)), inner_(std::move(inner)) {}
 
   Saved place(Arena& arena, std::int64_t tokens) const {
-    return {norm_.place(arena, tokens), inner_.place(arena, tokens)};
+    const typename Recompute<Inner>::Saved inner = inner_.place(arena, tokens);
+    const bool read = !inner || Inner::reads_input(*inner);
+    return {norm_.place(arena, tokens, read ? NormLayer::Output::kept : NormLayer::Output::passing), inner};
   }
 
   /// y may be the stream's branch, which the norm has consumed by then.
   void forward(const Call& call, const Residual& x, const Saved& saved, const Tensor& y = {}) const {
     const Arena::Frame frame(call.arena);
-    const NormLayer::Saved normed = norm_.forward(call, x, saved.norm);
+    typename Recompute<NormLayer>::Saved kept = saved.norm;
+    if (kept && !kept->y) kept->y = call.arena.temp(kept->y.type, kept->y.shape);
+    const NormLayer::Saved normed = norm_.forward(call, x, kept);
     inner_.forward(call, normed.y, saved.inner, y);
   }
 

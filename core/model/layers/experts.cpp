@@ -52,7 +52,7 @@ void Experts::with_operands(const Call& call, Side side, const F& f) const {
   f(ExpertOperands{operands.data(), static_cast<int>(operands.size())});
 }
 
-void Experts::forward(const Call& call, const Tensor& y, const Tensor& x, const Routing& routing) const {
+void Experts::forward(const Call& call, const Tensor& y, const Factors::Input& x, const Routing& routing) const {
   const Arena::Frame frame(call.arena);
   const Operand rows = factors_.activation(call, x, Side::rowwise);
   with_operands(call, Side::rowwise,
@@ -68,16 +68,17 @@ void Experts::input_gradient(const Call& call, const Tensor& dx, const Factors::
   clear_rows_behind(call.stream, dx, routing);
 }
 
-void Experts::weight_gradient(const Call& call, const Factors::Gradient& dy, const Saved& saved,
+void Experts::weight_gradient(const Call& call, const Factors::Gradient& dy, const Factors::Input& x,
                               const Routing& routing) const {
   const Arena::Frame frame(call.arena);
-  const Operand x = factors_.activation(call, saved.x, Side::columnwise);
-  const Tensor scratch = accumulation_ == Accumulation::unfused ? call.arena.temp(saved.x.type, member_) : Tensor{};
+  const Operand columns = factors_.activation(call, x, Side::columnwise);
+  const DType type = Factors::like(x).type;
+  const Tensor scratch = accumulation_ == Accumulation::unfused ? call.arena.temp(type, member_) : Tensor{};
   std::vector<Gradient> sums;
   sums.reserve(weights_.size());
   for (ParamId weight : weights_) sums.push_back(call.gradients->slot(weight));
-  expert_weight_gradient(call.stream, {sums.data(), static_cast<int>(sums.size())}, dy.columnwise, x, routing.offsets,
-                         scratch);
+  expert_weight_gradient(call.stream, {sums.data(), static_cast<int>(sums.size())}, dy.columnwise, columns,
+                         routing.offsets, scratch);
   for (ParamId weight : weights_) call.gradients->written(call.stream, weight);
 }
 

@@ -20,11 +20,6 @@ struct ExpertsShape {
 /// (single) or one an expert (discrete), with the same members in the same order, and the same bits.
 class Experts {
  public:
-  /// All that backward needs besides the routing.
-  struct Saved {
-    Tensor x;  ///< [S,in]
-  };
-
   /// Registers `name`.`projection`.weight with a member an expert, or `name`.E.`projection`.weight for each expert E;
   /// both are parts of that dataset, which holds all experts.
   Experts(ParamRegistry& registry, const std::string& name, const std::string& projection, const ExpertsShape& shape);
@@ -33,15 +28,18 @@ class Experts {
   std::int64_t row_multiple() const { return factors_.coded() ? row_multiple_ : 1; }
 
   /// Rows of expert e are those of routing.offsets; the results of rows behind the last expert's are zero.
-  void forward(const Call& call, const Tensor& y, const Tensor& x, const Routing& routing) const;
+  void forward(const Call& call, const Tensor& y, const Factors::Input& x, const Routing& routing) const;
   /// dy as both products of backward take it, in the caller's frame of the arena. `numbers` (i64 [S]) of the rows,
   /// where gradients draw(): what random rounding is keyed by.
-  Factors::Gradient gradient(const Call& call, const Tensor& dy, const Tensor& numbers) const {
+  Factors::Gradient gradient(const Call& call, const Factors::Output& dy, const Tensor& numbers) const {
     return factors_.gradient(call, dy, false, numbers);
   }
   bool draws() const { return factors_.draws(); }
+  /// Whether x and dy may be computed from an activation's input while they are quantized.
+  bool computes_inputs() const { return factors_.computes_inputs(); }
   void input_gradient(const Call& call, const Tensor& dx, const Factors::Gradient& dy, const Routing& routing) const;
-  void weight_gradient(const Call& call, const Factors::Gradient& dy, const Saved& saved, const Routing& routing) const;
+  void weight_gradient(const Call& call, const Factors::Gradient& dy, const Factors::Input& x,
+                       const Routing& routing) const;
 
  private:
   /// Calls `f` with an operand for each parameter, all in use.

@@ -17,7 +17,7 @@ Copy place_copy(FormatId format, Side side, formats::Matrix m, std::int64_t memb
     const auto all = [&](const Shape& one) { return Shape{members * one[0], one[1]}; };
     Copy copy;
     copy.data = allocate(dtype_of<typename F::Element::Storage>, all(formats::data_shape<F>(side, m)));
-    copy.scales = allocate(dtype_of<typename F::Scale>, all(formats::scale_shape<F>(side, m)));
+    if (F::scaled) copy.scales = allocate(dtype_of<typename F::Scale>, all(formats::scale_shape<F>(side, m)));
     if (F::tensor_amax) copy.amax = allocate(DType::f32, {members});
     return copy;
   });
@@ -59,6 +59,20 @@ Operand operand_of(FormatId format, Side side, const QuantizedMatrix& matrix) {
   return {one(copy.data), Codes{format, side, one(copy.scales), copy.amax}, matrix.members, matrix.matrix.elements()};
 }
 
+Tensor without_memory(const Tensor& t) { return {nullptr, t.type, t.shape}; }
+
+/// Quantizes what is stored, or what is computed on the way, into the copies of `matrix`.
+template <class Values>
+void quantize(const Call& call, FormatId format, const Values& values, const QuantizedMatrix& matrix, Purpose purpose) {
+  const auto one = [&]<class X>(const X& x) {
+    if constexpr (std::is_same_v<X, Tensor>)
+      quantize_one(call.stream, format, matrix, purpose);
+    else
+      quantize_one(call.stream, format, matrix, x);
+  };
+  std::visit(one, values);
+}
+
 QuantizedMatrix matrix_of(const Call& call, const Tensor& values) {
   QuantizedMatrix matrix;
   matrix.matrix = {values.rows(), values.columns()};
@@ -89,28 +103,38 @@ Factors::Factors(const ParamSpec& weight, const Recipe& recipe)
   gradient_ = recipe.gradient.value();
 }
 
+Tensor Factors::like(const Input& x) {
+  if (const Gelu* const gelu = std::get_if<Gelu>(&x)) return without_memory(gelu->pre);
+  if (const Swiglu* const swiglu = std::get_if<Swiglu>(&x))
+    return {nullptr, swiglu->gate_up.type, {swiglu->gate_up.rows(), swiglu->gate_up.columns() / 2}};
+  return std::get<Tensor>(x);
+}
+
+Tensor Factors::like(const Output& dy) {
+  if (const GeluGradient* const gelu = std::get_if<GeluGradient>(&dy)) return without_memory(gelu->dy);
+  if (const SwigluGradient* const swiglu = std::get_if<SwigluGradient>(&dy)) return without_memory(swiglu->gate_up);
+  return std::get<Tensor>(dy);
+}
+
 void Factors::quantize_activation(const Call& call, const Input& x, const QuantizedMatrix& matrix) const {
-  if (const Gelu* const gelu = std::get_if<Gelu>(&x))
-    quantize_one(call.stream, *activation_, matrix, *gelu);
-  else
-    quantize_one(call.stream, *activation_, matrix, Purpose::activation);
+  quantize(call, *activation_, x, matrix, Purpose::activation);
 }
 
 Operand Factors::activation(const Call& call, const Input& x, Side side) const {
   if (!coded()) return std::get<Tensor>(x);
-  QuantizedMatrix matrix = matrix_of(call, stored(x));
-  if (const Gelu* const gelu = std::get_if<Gelu>(&x)) {
-    place(call.arena, *activation_, matrix, side);
-    quantize_one(call.stream, *activation_, matrix, *gelu);
-  } else {
+  QuantizedMatrix matrix = matrix_of(call, like(x));
+  if (std::holds_alternative<Tensor>(x)) {
     make(call, *activation_, matrix, side, Purpose::activation);
+  } else {
+    place(call.arena, *activation_, matrix, side);
+    quantize_activation(call, x, matrix);
   }
   return operand_of(*activation_, side, matrix);
 }
 
 Copy Factors::place_columns(Arena& arena, formats::Matrix x) const {
   if (!coded() || !gemm::multiplies_codes(*activation_)) return {};
-  const bool apart = traits_of(*activation_).columnwise == formats::Columnwise::requantized;
+  const bool apart = traits_of(*activation_).columnwise != formats::Columnwise::shared;
   const bool takes = visit_format(*activation_, [&]<class F>() { return formats::takes<F>(Side::columnwise, x); });
   if (!apart || !takes) return {};
   return place_copy(*activation_, Side::columnwise, x, 1,
@@ -118,7 +142,7 @@ Copy Factors::place_columns(Arena& arena, formats::Matrix x) const {
 }
 
 Operand Factors::activation(const Call& call, const Input& x, const Copy& columns) const {
-  QuantizedMatrix matrix = matrix_of(call, stored(x));
+  QuantizedMatrix matrix = matrix_of(call, like(x));
   place(call.arena, *activation_, matrix, Side::rowwise);
   matrix.columnwise = columns;
   quantize_activation(call, x, matrix);
@@ -126,14 +150,14 @@ Operand Factors::activation(const Call& call, const Input& x, const Copy& column
 }
 
 void Factors::activation_columns(const Call& call, const Input& x, const Copy& columns) const {
-  QuantizedMatrix matrix = matrix_of(call, stored(x));
+  QuantizedMatrix matrix = matrix_of(call, like(x));
   matrix.columnwise = columns;
   quantize_activation(call, x, matrix);
 }
 
 Operand Factors::columns_of(const Input& x, const Copy& columns) const {
   QuantizedMatrix matrix;
-  matrix.matrix = {stored(x).rows(), stored(x).columns()};
+  matrix.matrix = {like(x).rows(), like(x).columns()};
   matrix.columnwise = columns;
   return operand_of(*activation_, Side::columnwise, matrix);
 }
@@ -143,21 +167,20 @@ bool Factors::draws() const {
 }
 
 Factors::Gradient Factors::gradient(const Call& call, const Output& dy, bool biased, const Tensor& rows) const {
-  const GeluGradient* const gelu = std::get_if<GeluGradient>(&dy);
-  const Tensor stored = gelu ? gelu->dy : std::get<Tensor>(dy);
-  if (!coded()) return {stored, stored, stored};
-  QuantizedMatrix matrix = matrix_of(call, stored);
+  if (!coded()) return {std::get<Tensor>(dy), std::get<Tensor>(dy), std::get<Tensor>(dy)};
+  const bool computed = !std::holds_alternative<Tensor>(dy);
+  QuantizedMatrix matrix = matrix_of(call, like(dy));
   matrix.draws = {call.key.seed, rowwise_draws_, columnwise_draws_, call.key.step, call.first_token, rows};
-  if (biased && quantizes_in_one_pass(*gradient_) && (gelu || gemm::multiplies_codes(*gradient_)))
+  if (biased && quantizes_in_one_pass(*gradient_) && (computed || gemm::multiplies_codes(*gradient_)))
     matrix.column_sums = call.arena.temp(DType::f32, column_sums_shape(matrix.matrix));
-  if (gelu) {
+  if (computed) {
     place(call.arena, *gradient_, matrix, std::nullopt);
-    quantize_one(call.stream, *gradient_, matrix, *gelu);
+    quantize(call, *gradient_, dy, matrix, Purpose::gradient);
   } else {
     make(call, *gradient_, matrix, std::nullopt, Purpose::gradient);
   }
   return {operand_of(*gradient_, Side::rowwise, matrix), operand_of(*gradient_, Side::columnwise, matrix),
-          gelu || matrix.column_sums ? matrix.column_sums : stored};
+          computed || matrix.column_sums ? matrix.column_sums : std::get<Tensor>(dy)};
 }
 
 Operand Factors::weight(const Call& call, const Operand& held, Side side) const {

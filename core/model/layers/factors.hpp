@@ -19,15 +19,14 @@ class Factors {
   /// Whether factors are codes.
   bool coded() const { return format_.has_value(); }
 
-  /// Whether activation() and gradient() take a Gelu and its gradient, which they compute while they quantize.
-  bool fuses_gelu() const { return activation_ && quantizes_in_one_pass(*activation_); }
+  /// Whether activation() and gradient() take an activation function and its gradient, which they compute while they
+  /// quantize.
+  bool computes_inputs() const { return activation_ && quantizes_in_one_pass(*activation_); }
 
-  /// One copy of x [M,in].
-  using Input = std::variant<Tensor, Gelu>;
-  static const Tensor& stored(const Input& x) {
-    const Gelu* const gelu = std::get_if<Gelu>(&x);
-    return gelu ? gelu->pre : std::get<Tensor>(x);
-  }
+  /// One copy of x [M,in], stored or computed.
+  using Input = std::variant<Tensor, Gelu, Swiglu>;
+  /// Type and shape of x; its memory too where x is stored.
+  static Tensor like(const Input& x);
   Operand activation(const Call& call, const Input& x, Side side) const;
 
   /// Saved activation: memory in arena.keep() for the columnwise codes of x [rows,in], which forward makes and the
@@ -43,11 +42,12 @@ class Factors {
   struct Gradient {
     Operand rowwise, columnwise;
     Tensor bias_terms;  ///< its column sums are the bias's gradient: dy itself, or the sums of each 128 of its rows.
-                        ///< Empty for a GeluGradient without `biased`
+                        ///< Empty for a computed gradient without `biased`
   };
   /// `biased`: bias_terms are wanted, which the launch that makes codes sums up where it can.
   /// `rows` (i64 [M]) numbers the rows for random rounding where they are not the micro-batch's tokens in order.
-  using Output = std::variant<Tensor, GeluGradient>;
+  using Output = std::variant<Tensor, GeluGradient, SwigluGradient>;
+  static Tensor like(const Output& dy);
   Gradient gradient(const Call& call, const Output& dy, bool biased, const Tensor& rows = {}) const;
   /// Whether gradient() draws random numbers.
   bool draws() const;

@@ -17,6 +17,10 @@ class FeedForward {
   Saved place(Arena& arena, std::int64_t tokens) const {
     return std::visit([&](const auto& layer) { return Saved(layer.place(arena, tokens)); }, layer_);
   }
+  static bool reads_input(const Saved& saved) {
+    if (const Mlp::Saved* const dense = std::get_if<Mlp::Saved>(&saved)) return Mlp::reads_input(*dense);
+    return Moe::reads_input(std::get<Moe::Saved>(saved));
+  }
   void forward(const Call& call, const Tensor& x, const Saved& saved, const Tensor& y = {}) const {
     std::visit([&](const auto& layer) { layer.forward(call, x, of(layer, saved), y); }, layer_);
   }

@@ -45,7 +45,7 @@ void Linear::weight_gradient(const Call& call, const Gradient& dw, const Operand
   const Operand columns =
       saved ? factors_.columns_of(x, saved.columns) : factors_.activation(call, x, Side::columnwise);
   if (accumulation_ == Accumulation::fused) return linear_weight_gradient(call.stream, dw, dy, columns);
-  const Tensor product = call.arena.temp(Factors::stored(x).type, dw.sum.shape);
+  const Tensor product = call.arena.temp(Factors::like(x).type, dw.sum.shape);
   linear_weight_gradient(call.stream, {product}, dy, columns);
   accumulate(call.stream, dw, product);
 }

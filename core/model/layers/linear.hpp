@@ -50,8 +50,8 @@ class Linear {
 
   /// Whether products take codes.
   bool coded() const { return factors_.coded(); }
-  /// Whether x may be a Gelu and dy a GeluGradient, which are computed while they are quantized.
-  bool fuses_gelu() const { return factors_.fuses_gelu(); }
+  /// Whether x and dy may be computed from an activation's input while they are quantized.
+  bool computes_inputs() const { return factors_.computes_inputs(); }
 
  private:
   /// The rowwise factor of x, in the caller's Frame; fills `saved` where a backward follows.

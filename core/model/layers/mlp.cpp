@@ -14,18 +14,22 @@ Mlp::Mlp(ParamRegistry& registry, const std::string& name, const GptShape& shape
       down_(registry, name + ".down",
             {ffn_, shape.hidden, residual_deviation(shape.layers), shape.bias, shape.accumulation, shape.recipe, {}}) {}
 
+bool Mlp::activates_in_quantizers() const {
+  return fits_quantizers(activation_, ffn_) && down_.computes_inputs() && up_.computes_inputs();
+}
+
 Mlp::Saved Mlp::place(Arena& arena, std::int64_t tokens) const {
   const Tensor pre = arena.keep(type_, {tokens, inner_width(activation_, ffn_)});
   const Linear::Saved of_up = up_.place(arena, tokens), of_down = down_.place(arena, tokens);
   Tensor activated{nullptr, type_, {tokens, ffn_}};
-  if (!of_down && !gelu_in_quantizers()) activated = arena.keep(type_, activated.shape);
+  if (!of_down && !activates_in_quantizers()) activated = arena.keep(type_, activated.shape);
   return {pre, activated, of_up, of_down};
 }
 
 void Mlp::forward(const Call& call, const Tensor& x, const Saved& saved, const Tensor& y) const {
-  if (gelu_in_quantizers()) {
+  if (activates_in_quantizers()) {
     up_.forward(call, saved.pre, x, saved.of_up);
-    return down_.forward(call, y, Gelu{saved.pre}, saved.of_down);
+    return down_.forward(call, y, activation_of(activation_, saved.pre), saved.of_down);
   }
   const Arena::Frame frame(call.arena);
   const Tensor activated = saved.activated ? saved.activated : call.arena.temp(type_, saved.activated.shape);
@@ -41,9 +45,9 @@ void Mlp::forward(const Call& call, const Tensor& x, const Saved& saved, const T
 void Mlp::backward(const Call& call, const Tensor& dx, const Tensor& dy, const Tensor& x, const Saved& saved) const {
   const Arena::Frame frame(call.arena);
   const Tensor dact = call.arena.temp(type_, {x.rows(), ffn_});
-  if (gelu_in_quantizers()) {
-    down_.backward(call, dact, dy, Gelu{saved.pre}, saved.of_down);
-    return up_.backward(call, dx, GeluGradient{dact, saved.pre}, x, saved.of_up);
+  if (activates_in_quantizers()) {
+    down_.backward(call, dact, dy, activation_of(activation_, saved.pre), saved.of_down);
+    return up_.backward(call, dx, activation_gradient_of(activation_, dact, saved.pre), x, saved.of_up);
   }
   if (activation_ == Activation::gelu) {
     down_.backward_gelu(call, dact, dy, saved.activated, saved.pre, saved.of_down);

@@ -18,13 +18,15 @@ class Mlp {
   Mlp(ParamRegistry& registry, const std::string& name, const GptShape& shape);
 
   Saved place(Arena& arena, std::int64_t tokens) const;
+  /// Whether backward reads the values of x, and not its shape alone.
+  static bool reads_input(const Saved& saved) { return !saved.of_up; }
   void forward(const Call& call, const Tensor& x, const Saved& saved, const Tensor& y = {}) const;
   void backward(const Call& call, const Tensor& dx, const Tensor& dy, const Tensor& x, const Saved& saved) const;
 
  private:
-  /// Whether quantizers compute the gelu (of down's input) and its gradient (of up's gradient), so that neither is
+  /// Whether quantizers compute the activation (down's input) and its gradient (up's gradient), so that neither is
   /// stored.
-  bool gelu_in_quantizers() const { return activation_ == Activation::gelu && down_.fuses_gelu() && up_.fuses_gelu(); }
+  bool activates_in_quantizers() const;
 
   Activation activation_;
   std::int64_t ffn_;

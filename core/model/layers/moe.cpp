@@ -35,13 +35,23 @@ Moe::Moe(ParamRegistry& registry, const std::string& name, const GptShape& shape
             experts_shape(shape, ffn_, hidden_, residual_deviation(shape.layers))),
       rows_(moe_, length_, up_.row_multiple()) {}
 
+bool Moe::activates_in_quantizers() const {
+  return fits_quantizers(activation_, ffn_) && down_.computes_inputs() && up_.computes_inputs();
+}
+
+Factors::Input Moe::activated(const Saved& now) const {
+  if (activates_in_quantizers()) return activation_of(activation_, now.pre);
+  return now.activated;
+}
+
 Moe::Saved Moe::place(Arena& arena, std::int64_t tokens) const {
   const std::int64_t most = rows_.most(tokens);
   Saved saved;
   saved.rows = rows_.place(arena, tokens, sum_type_);
-  saved.up.x = arena.keep(type_, {most, hidden_});
+  saved.x = arena.keep(type_, {most, hidden_});
   saved.pre = arena.keep(type_, {most, inner_width(activation_, ffn_)});
-  saved.down.x = arena.keep(type_, {most, ffn_});
+  saved.activated = {nullptr, type_, {most, ffn_}};
+  if (!activates_in_quantizers()) saved.activated = arena.keep(type_, saved.activated.shape);
   saved.out = arena.keep(type_, {rows_.answers(tokens), hidden_});
   return saved;
 }
@@ -49,7 +59,8 @@ Moe::Saved Moe::place(Arena& arena, std::int64_t tokens) const {
 Moe::Saved Moe::there(const Saved& saved) const {
   const std::int64_t rows = rows_.rows(saved.rows);
   Saved there = saved;
-  for (Tensor* tensor : {&there.up.x, &there.pre, &there.down.x}) *tensor = tensor->row_range(0, rows);
+  for (Tensor* tensor : {&there.x, &there.pre}) *tensor = tensor->row_range(0, rows);
+  there.activated.shape = {rows, ffn_};
   return there;
 }
 
@@ -65,12 +76,12 @@ void Moe::forward(const Call& call, const Tensor& x, const Saved& saved, const T
   dispatch(call, x, saved);
   const Routing held = rows_.held(saved.rows);
   const Saved now = there(saved);
-  up_.forward(call, now.pre, now.up.x, held);
-  activate(call.stream, activation_, now.down.x, now.pre);
+  up_.forward(call, now.pre, now.x, held);
+  if (!activates_in_quantizers()) activate(call.stream, activation_, now.activated, now.pre);
   {
     const Arena::Frame frame(call.arena);
     const Tensor answers = rows_.of_experts(call.arena, saved.rows, saved.out);
-    down_.forward(call, answers, now.down.x, held);
+    down_.forward(call, answers, activated(now), held);
     if (Pending home = rows_.back(call, saved.rows, saved.out, answers, "expert answers")) home.wait(call.stream);
   }
   if (y) combine_forward(call.stream, y, saved.out, routing);
@@ -80,10 +91,10 @@ void Moe::dispatch(const Call& call, const Tensor& x, const Saved& saved) const 
   const Arena::Frame frame(call.arena);
   const ExpertRows::Counts counts = rows_.count(call, saved.rows);
   // On the device while the host waits for the counts.
-  const Tensor asked = rows_.of_tokens(call.arena, saved.rows, saved.up.x);
+  const Tensor asked = rows_.of_tokens(call.arena, saved.rows, saved.x);
   permute_forward(call.stream, asked, x, saved.rows.routing);
   rows_.counted(call, saved.rows, counts);
-  rows_.arrive(call, saved.rows, rows_.out(call, saved.rows, there(saved).up.x, asked, {}, "expert rows"));
+  rows_.arrive(call, saved.rows, rows_.out(call, saved.rows, there(saved).x, asked, {}, "expert rows"));
 }
 
 void Moe::backward(const Call& call, const Tensor& dx, const Tensor& dy, const Tensor& x, const Saved& saved) const {
@@ -93,7 +104,7 @@ void Moe::backward(const Call& call, const Tensor& dx, const Tensor& dy, const T
   const Tensor dlogits = call.arena.temp(sum_type_, routing.probabilities.shape);
   {
     const Arena::Frame inner(call.arena);
-    const Tensor drows = call.arena.temp(type_, there(saved).up.x.shape);  // of the answers, then of what was asked
+    const Tensor drows = call.arena.temp(type_, there(saved).x.shape);  // of the answers, then of what was asked
     const Tensor numbers = up_.draws() ? call.arena.temp(DType::i64, {drows.rows()}) : Tensor{};
     {
       const Arena::Frame travelling(call.arena);
@@ -113,19 +124,21 @@ void Moe::experts_backward(const Call& call, const Tensor& dx, const Saved& save
                            const Tensor& numbers) const {
   const Routing held = rows_.held(saved.rows);
   const Saved now = there(saved);
-  const Tensor dact = call.arena.temp(type_, now.down.x.shape);
+  const Tensor dact = call.arena.temp(type_, now.activated.shape);
   {
     const Arena::Frame frame(call.arena);
     const Factors::Gradient danswers = down_.gradient(call, drows, numbers);
-    down_.weight_gradient(call, danswers, now.down, held);
+    down_.weight_gradient(call, danswers, activated(now), held);
     down_.input_gradient(call, dact, danswers, held);
   }
-  const Factors::Gradient dpre =
-      up_.gradient(call, activate_backward(call.stream, call.arena, activation_, dact, now.pre), numbers);
+  const Factors::Output of_pre = activates_in_quantizers()
+                                     ? activation_gradient_of(activation_, dact, now.pre)
+                                     : activate_backward(call.stream, call.arena, activation_, dact, now.pre);
+  const Factors::Gradient dpre = up_.gradient(call, of_pre, numbers);
   up_.input_gradient(call, drows, dpre, held);
   const Tensor asked = rows_.of_tokens(call.arena, saved.rows, drows);
   Pending home = rows_.back(call, saved.rows, asked, drows, "row gradients");
-  up_.weight_gradient(call, dpre, now.up, held);  // under the exchange
+  up_.weight_gradient(call, dpre, now.x, held);  // under the exchange
   if (home) home.wait(call.stream);
   permute_backward(call.stream, dx, asked, saved.rows.routing);
 }

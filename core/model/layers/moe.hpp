@@ -13,24 +13,29 @@ class Moe {
  public:
   struct Saved {
     ExpertRows::Saved rows;
-    Experts::Saved up;    ///< [S,C], x gathered
-    Tensor pre;           ///< [S,F], swiglu [S,2F]
-    Experts::Saved down;  ///< [S,F], the activation's output
-    Tensor out;           ///< [S,C], each row's expert's answer; with expert parallelism [M k,C], of this rank's tokens
+    Tensor x;          ///< [S,C], gathered
+    Tensor pre;        ///< [S,F], swiglu [S,2F]
+    Tensor activated;  ///< [S,F], the activation's output; without memory where a quantizer computes it
+    Tensor out;        ///< [S,C], each row's expert's answer; with expert parallelism [M k,C], of this rank's tokens
   };
 
   /// Registers `name`.router and the projections of `name`.experts.
   Moe(ParamRegistry& registry, const std::string& name, const GptShape& shape);
 
   Saved place(Arena& arena, std::int64_t tokens) const;
+  static bool reads_input(const Saved&) { return true; }  ///< the router's weight gradient does
   void forward(const Call& call, const Tensor& x, const Saved& saved, const Tensor& y = {}) const;
   /// Also adds the micro-batch's auxiliary losses to call.sums, and their gradients.
   void backward(const Call& call, const Tensor& dx, const Tensor& dy, const Tensor& x, const Saved& saved) const;
 
  private:
+  /// Whether quantizers compute the activation and its gradient, so that neither is stored.
+  bool activates_in_quantizers() const;
+  /// What down multiplies.
+  Factors::Input activated(const Saved& now) const;
   /// Of the memory of what experts keep, the rows that there are.
   Saved there(const Saved& saved) const;
-  /// Fills saved.up.x: the tokens' rows, with their experts' ranks.
+  /// Fills saved.x: the tokens' rows, with their experts' ranks.
   void dispatch(const Call& call, const Tensor& x, const Saved& saved) const;
   /// Auxiliary losses, the gradient of the router's logits, and the router's weight gradient.
   void router_backward(const Call& call, const Tensor& dlogits, const Tensor& dweight, const Tensor& x,

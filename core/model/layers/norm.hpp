@@ -11,14 +11,16 @@ class NormLayer {
  public:
   struct Saved {
     Tensor mean, rstd;  ///< [M]; no mean for rms
-    Tensor y;           ///< [M,C], the input of what follows
+    Tensor y;           ///< [M,C], the input of what follows; without memory where backward does not read it
     std::int64_t rows() const { return y.rows(); }
   };
 
   /// Registers `name`.weight and, for a layer norm in a model with biases, `name`.bias.
   NormLayer(ParamRegistry& registry, const std::string& name, const GptShape& shape);
 
-  Saved place(Arena& arena, std::int64_t tokens) const;
+  /// Whether backward reads the output, or what follows keeps what it needs of it.
+  enum class Output : std::uint8_t { kept, passing };
+  Saved place(Arena& arena, std::int64_t tokens, Output output = Output::kept) const;
   /// The output is saved.y; nothing else is written but x.sum.
   void forward(const Call& call, const Residual& x, const Saved& saved) const;
   /// dx += gradient through the norm: dx [M,C] is the gradient of the residual stream, x its sum.

@@ -15,8 +15,10 @@ class Recompute {
 
   Recompute(Keep keep, Layer layer) : keep_(keep), layer_(std::move(layer)) {}
 
-  Saved place(Arena& arena, std::int64_t tokens) const {
-    return keep_ == Keep::all ? Saved(layer_.place(arena, tokens)) : Saved();
+  /// `how`: what the layer's place() takes further.
+  template <class... How>
+  Saved place(Arena& arena, std::int64_t tokens, const How&... how) const {
+    return keep_ == Keep::all ? Saved(layer_.place(arena, tokens, how...)) : Saved();
   }
 
   /// Runs the layer's forward and returns what it saved. If that is not kept it ends with the caller's Frame.

@@ -321,7 +321,7 @@ TEST(Derive, CutsFollowFromWhatTravels) {
   EXPECT_EQ(cuts(holding(RecipeName::mxfp8, quantized)), GatherCuts::flat);  // auto: bf16 travels
   EXPECT_EQ(cuts(holding(RecipeName::mxfp8, quantized, GatherWire::quantized)), GatherCuts::tile);
   EXPECT_EQ(cuts(holding(RecipeName::mxfp8, quantized, GatherWire::bf16)), GatherCuts::flat);
-  for (RecipeName recipe : {RecipeName::fp8_block, RecipeName::mxfp8_2d, RecipeName::nvfp4})
+  for (RecipeName recipe : {RecipeName::fp8_block, RecipeName::fp8_tensor, RecipeName::mxfp8_2d, RecipeName::nvfp4})
     EXPECT_EQ(cuts(holding(recipe, quantized, GatherWire::quantized)), GatherCuts::flat);
 }
 

@@ -19,7 +19,7 @@ constexpr int rank_counts[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 48, 96, 256};
 
 std::vector<FormatId> weight_formats() {
   return {formats::id_of<formats::Fp8Block>, formats::id_of<formats::Mxfp8>, formats::id_of<formats::Mxfp8Tiles>,
-          formats::id_of<formats::Nvfp4>};
+          formats::id_of<formats::Nvfp4>, formats::id_of<formats::Fp8Tensor>};
 }
 
 /// Parameters: matrices and experts of random sizes that the format takes, with vectors between them.
@@ -184,7 +184,9 @@ TEST(Parts, AreWhatTheSlicesElementsAreMadeInto) {
             if (const StoredArray& amax = planes[PlaneKind::amax]; amax && how.matrices == OwnerKind::whole_matrix)
               expect_packed(registry, bucket, parts_of(bucket, amax, member_densities(bucket)), amax.values.elements(),
                             [](std::size_t i, std::int64_t, std::int64_t) { return static_cast<std::int64_t>(i); });
-            if constexpr (F::block.rows == F::block.columns) {
+            if constexpr (!F::scaled) {
+              EXPECT_FALSE(static_cast<bool>(block_scales_of(device, registry, bucket)));
+            } else if constexpr (F::block.rows == F::block.columns) {
               const StoredArray compact = block_scales_of(device, registry, bucket);
               expect_packed(registry, bucket,
                             parts_of(bucket, compact, block_scale_densities(registry, bucket)),

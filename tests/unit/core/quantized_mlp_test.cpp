@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "core/model/layers/branch.hpp"
 #include "core/model/layers/mlp.hpp"
 #include "core/model/layers/recompute.hpp"
 #include "kernels/gemm/route.hpp"
@@ -14,6 +15,8 @@ namespace tessera::test {
 namespace {
 
 constexpr std::int64_t tokens = 160;
+/// Of the inner layer: quantizers compute a swiglu of the second.
+constexpr std::int64_t widths[] = {288, 256};
 
 struct Results {
   std::vector<double> y, dx;
@@ -22,11 +25,11 @@ struct Results {
 };
 
 Results computed(const Recipe& recipe, Activation activation, bool bias, Accumulation accumulation,
-                 Keep keep = Keep::all) {
+                 Keep keep = Keep::all, std::int64_t ffn = 288) {
   GptShape shape = tiny_shape();
   shape.layers = 1;
   shape.hidden = 96;
-  shape.ffn = 288;
+  shape.ffn = ffn;
   shape.compute = DType::bf16;
   shape.activation = activation;
   shape.bias = bias;
@@ -76,11 +79,13 @@ TEST(QuantizedMlp, RecomputedHasTheSameBits) {
   for (const auto& [activation, name] : Names<Activation>::table)
     for (const Recipe& recipe : recipes()) {
       if (recipe.weight.plain != DType::bf16) continue;
-      const auto of = [&](Keep keep) { return computed(recipe, activation, true, Accumulation::fused, keep); };
-      const Results kept = of(Keep::all), again = of(Keep::input);
-      EXPECT_TRUE(same_bits(again.y, kept.y) && same_bits(again.dx, kept.dx)) << recipe.name << " " << name;
-      for (std::size_t i = 0; i < kept.gradients.size(); ++i)
-        EXPECT_TRUE(same_bits(again.gradients[i], kept.gradients[i])) << recipe.name << " " << name << " " << i;
+      for (const std::int64_t ffn : widths) {
+        const auto of = [&](Keep keep) { return computed(recipe, activation, true, Accumulation::fused, keep, ffn); };
+        const Results kept = of(Keep::all), again = of(Keep::input);
+        EXPECT_TRUE(same_bits(again.y, kept.y) && same_bits(again.dx, kept.dx)) << recipe.name << " " << name;
+        for (std::size_t i = 0; i < kept.gradients.size(); ++i)
+          EXPECT_TRUE(same_bits(again.gradients[i], kept.gradients[i])) << recipe.name << " " << name << " " << i;
+      }
     }
 }
 
@@ -97,13 +102,16 @@ double distance(const std::vector<double>& actual, const std::vector<double>& wa
 
 TEST(QuantizedMlp, IsThatOfBf16ButForItsCodes) {
   for (const auto& [activation, name] : Names<Activation>::table)
-    for (const bool bias : {false, true})
+    for (const auto& [bias, ffn] :
+         {std::pair{false, widths[0]}, {true, widths[0]}, {false, widths[1]}, {true, widths[1]}})
       for (const Accumulation accumulation : {Accumulation::fused, Accumulation::unfused}) {
-        const Results wanted = computed({}, activation, bias, accumulation);
+        const Results wanted = computed({}, activation, bias, accumulation, Keep::all, ffn);
         for (const Recipe& recipe : recipes()) {
           if (!recipe.weight.codes) continue;
-          const double most = recipe.name == "nvfp4" ? tolerances::fp4_layer : tolerances::fp8_layer;
-          const Results actual = computed(recipe, activation, bias, accumulation);
+          const double most = recipe.name == "nvfp4"        ? tolerances::fp4_layer
+                              : recipe.name == "fp8_tensor" ? tolerances::e5m2_layer
+                                                            : tolerances::fp8_layer;
+          const Results actual = computed(recipe, activation, bias, accumulation, Keep::all, ffn);
           EXPECT_LE(distance(actual.y, wanted.y), most) << recipe.name << " " << name;
           EXPECT_LE(distance(actual.dx, wanted.dx), most) << recipe.name << " " << name;
           ASSERT_EQ(actual.gradients.size(), wanted.gradients.size());
@@ -156,12 +164,12 @@ TEST(QuantizedLinear, KeepsTheCodesThatBackwardWouldMake) {
       for (std::size_t i = 0; i < wanted.size(); ++i)
         EXPECT_TRUE(same_bits(actual[i], wanted[i])) << recipe.name << " " << i;
     }
-    EXPECT_FALSE(static_cast<bool>(layer.place(arena, 7)) && recipe.name != "fp8_block") << recipe.name;
+    EXPECT_FALSE(static_cast<bool>(layer.place(arena, 7)) && !traits_of(*recipe.activation).ragged) << recipe.name;
   }
 }
 
-// An activation's output, read by its quantizer alone, outlives forward as codes, and gelu's of fp8_block is not stored
-// at all.
+// An activation's output, read by its quantizer alone, outlives forward as codes, and that of fp8_block, where its
+// quantizer can compute it, is not stored at all.
 TEST(QuantizedMlp, KeepsNoActivation) {
   const std::int64_t one = tokens * 288 * 2;
   for (const Recipe& recipe : recipes()) {
@@ -172,7 +180,35 @@ TEST(QuantizedMlp, KeepsNoActivation) {
     EXPECT_EQ(computed(recipe, Activation::gelu, true, Accumulation::fused).kept, fused ? one : 2 * one) << recipe.name;
     EXPECT_EQ(computed(recipe, Activation::swiglu, true, Accumulation::fused).kept, keeps ? 2 * one : 3 * one)
         << recipe.name;
+    const std::int64_t whole = tokens * 256 * 2;
+    EXPECT_EQ(computed(recipe, Activation::swiglu, true, Accumulation::fused, Keep::all, 256).kept,
+              fused ? 2 * whole : 3 * whole)
+        << recipe.name;
   }
+}
+
+// The output of the norm before a layer is kept for backward unless the layer's codes take its place.
+TEST(QuantizedMlp, IsGivenWhatBackwardDoesNotRead) {
+  for (const Recipe& recipe : recipes())
+    for (const Keep keep : {Keep::all, Keep::input}) {
+      GptShape shape = tiny_shape();
+      shape.hidden = 96;
+      shape.ffn = 288;
+      shape.compute = recipe.weight.plain;
+      shape.recipe = recipe;
+      Device device;
+      ParamRegistry registry({.weight = recipe.weight});
+      const auto branch = [&] {
+        const ParamRegistry::InBlock block(registry, 0);
+        Recompute<NormLayer> norm(Keep::all, NormLayer(registry, "norm", shape));
+        return Branch<Mlp>(std::move(norm), {keep, Mlp(registry, "mlp", shape)});
+      }();
+      Arena arena = device.arena(Category::activations, 16 << 20);
+      const Arena::Frame frame(arena);
+      const NormLayer::Saved norm = branch.place(arena, tokens).norm.value();
+      EXPECT_EQ(static_cast<bool>(norm.y), keep == Keep::input || !keeps_codes(recipe)) << recipe.name;
+      EXPECT_EQ(norm.rows(), tokens);
+    }
 }
 
 }  // namespace

@@ -75,7 +75,7 @@ std::size_t amaxes(const RunConfig& config) { return plan_of(config).schedule.am
 TEST(Full, OneForwardAndOneBackwardWhereOnePayloadServesBoth) {
   for (Mode mode : {Mode::none, Mode::selective, Mode::full})
     EXPECT_EQ(training(times(1, full(dense(), mode))), "embed/0 0/1 1/0 head./1 1/0 0/1");
-  for (RecipeName recipe : {RecipeName::fp8_block, RecipeName::mxfp8_2d, RecipeName::nvfp4})
+  for (RecipeName recipe : {RecipeName::fp8_block, RecipeName::fp8_tensor, RecipeName::mxfp8_2d, RecipeName::nvfp4})
     EXPECT_EQ(training(times(1, full(dense(recipe), Mode::full))), "embed/0 0r/1 1r/0 head./1 1r/0 0r/1");
   EXPECT_EQ(training(times(1, full(dense(), Mode::none, module))), "embed/0 0/1 0/0 1/1 1/0 head./1 1/0 1/1 0/0 0/1");
 }
@@ -214,10 +214,14 @@ TEST(Amaxes, AreAgreedOnWhereABlockOrATensorHasSeveralOwners) {
   EXPECT_EQ(amaxes(mixture(RecipeName::fp8_block)), 2u);
   EXPECT_EQ(amaxes(full(dense(RecipeName::fp8_block))), 0u);
   EXPECT_EQ(amaxes(full(dense(RecipeName::nvfp4))), 1u);
-  RunConfig tiles = dense(RecipeName::fp8_block), scaled = dense(RecipeName::nvfp4);
-  tiles.proof.cuts = scaled.proof.cuts = GatherCuts::tile;
+  EXPECT_EQ(amaxes(dense(RecipeName::fp8_tensor)), 1u);
+  EXPECT_EQ(amaxes(full(dense(RecipeName::fp8_tensor))), 1u);
+  RunConfig tiles = dense(RecipeName::fp8_block), scaled = dense(RecipeName::nvfp4),
+            whole = dense(RecipeName::fp8_tensor);
+  tiles.proof.cuts = scaled.proof.cuts = whole.proof.cuts = GatherCuts::tile;
   EXPECT_EQ(amaxes(tiles), 0u);
   EXPECT_EQ(amaxes(scaled), 1u);
+  EXPECT_EQ(amaxes(whole), 1u);
 }
 
 TEST(Decoder, IsAnEvaluationAllOfWhoseGroupsAreResident) {

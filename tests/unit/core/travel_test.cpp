@@ -57,7 +57,8 @@ TEST(Travel, ShardingAndWireDecideBeforeBytesDo) {
 // What a deck's checks and defaults assume is what its weights do.
 TEST(Travel, DecksAndWeightsAgree) {
   for (const RecipeName recipe :
-       {RecipeName::bf16, RecipeName::fp8_block, RecipeName::mxfp8, RecipeName::mxfp8_2d, RecipeName::nvfp4})
+       {RecipeName::bf16, RecipeName::fp8_block, RecipeName::fp8_tensor, RecipeName::mxfp8,
+        RecipeName::mxfp8_2d, RecipeName::nvfp4})
     for (const PrimaryWeights held : helds)
       for (const GatherWire wire : wires)
         for (const Sharding sharding : shardings) {

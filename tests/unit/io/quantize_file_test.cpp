@@ -92,7 +92,9 @@ TYPED_TEST(QuantizeFile, EqualsTheReferenceInPanelsOfAnySize) {
         scales.insert(scales.end(), copy.scales.begin(), copy.scales.end());
       }
       const std::string path = std::string("experts.up/") + name_of(side);
-      if constexpr (std::is_same_v<typename F::Scale, float>) {
+      if constexpr (!F::scaled) {
+        EXPECT_FALSE(hdf5::File::open(out).has(path + "_scales"));
+      } else if constexpr (std::is_same_v<typename F::Scale, float>) {
         EXPECT_TRUE(test::same_bits(read<float>(out, path + "_scales"), scales));
       } else {
         EXPECT_TRUE(test::same_bits(read<std::uint8_t>(out, path + "_scales"), scales));

@@ -10,73 +10,20 @@
 #include "kernels/gemm/gemm.hpp"
 #include "kernels/gemm/route.hpp"
 #include "kernels/reference/activation.hpp"
-#include "tests/support/quantized_case.hpp"
+#include "tests/support/coded_factor.hpp"
 
 namespace tessera {
 namespace {
 
-using formats::Matrix;
+using test::close, test::Factor, test::Formats;
 
 constexpr std::int64_t rows = 160, in = 192, out = 96, experts = 3;
 static_assert(rows % 32 == 0 && in % 32 == 0 && out % 32 == 0);
 
-template <class W, class X>
-struct Pair {
-  using Weight = W;
-  using Value = X;
-};
-using Recipes = ::testing::Types<Pair<formats::Fp8Block, formats::Fp8BlockOneD>, Pair<formats::Mxfp8, formats::Mxfp8>,
-                                 Pair<formats::Mxfp8Tiles, formats::Mxfp8>, Pair<formats::Nvfp4, formats::Nvfp4OneD>>;
+using Recipes = ::testing::Types<test::FormatsOfBlocks, test::FormatsOfTensors, Formats<formats::Mxfp8, formats::Mxfp8>,
+                                 Formats<formats::Mxfp8Tiles, formats::Mxfp8>,
+                                 Formats<formats::Nvfp4, formats::Nvfp4OneD>>;
 
-/// A matrix, or several members, and both copies.
-template <class F>
-struct Factor {
-  Matrix matrix;
-  std::int64_t members;
-  test::GuardedCopy<F> row, column;
-  QuantizedMatrix item;
-
-  Factor(Device& device, Matrix m, std::int64_t count, std::uint64_t seed)
-      : matrix(m), members(count), row(device, Side::rowwise, m, count), column(device, Side::columnwise, m, count) {
-    item.matrix = m;
-    item.members = count;
-    item.values = test::on_device(device, {count * m.elements()}, members_of(m.elements(), count, seed));
-    item.rowwise = row.copy();
-    item.columnwise = column.copy();
-    if (F::columnwise == formats::Columnwise::shared) item.columnwise.data = item.rowwise.data;
-    quantize_one(device.compute(), formats::id_of<F>, item, Purpose::weight);
-  }
-  /// Values of different magnitudes in each member, so that using another one's scale is found.
-  static std::vector<bf16> members_of(std::int64_t elements, std::int64_t count, std::uint64_t seed) {
-    std::vector<bf16> all;
-    for (std::int64_t e = 0; e < count; ++e) {
-      const double most = static_cast<double>(seed) + static_cast<double>(e);
-      const std::uint64_t own = seed + 10 * static_cast<std::uint64_t>(e);
-      const std::vector<bf16> one = test::uniform<bf16>(elements, own, -most, most);
-      all.insert(all.end(), one.begin(), one.end());
-    }
-    return all;
-  }
-  Operand operand(Side side) const {
-    const Copy& copy = side == Side::rowwise ? item.rowwise : item.columnwise;
-    const Codes codes{formats::id_of<F>,
-                      side,
-                      {copy.scales.data, copy.scales.type, formats::scale_shape<F>(side, matrix)},
-                      copy.amax};
-    return {{copy.data.data, copy.data.type, formats::data_shape<F>(side, matrix)}, codes, members, matrix.elements()};
-  }
-  /// The decoded factor as products read it, without the tensor's scale.
-  Operand values(Device& device, Side side) const {
-    QuantizedMatrix decoded = item;
-    decoded.values = test::poisoned<bf16>(device, {members * matrix.rows, matrix.columns});
-    decode_one(device.compute(), formats::id_of<F>, decoded, side);
-    return {decoded.values.flat(0, matrix.elements()).view({matrix.rows, matrix.columns}), members, matrix.elements()};
-  }
-  float amax(Device& device, Side side, std::int64_t e = 0) const {
-    const Tensor& t = side == Side::rowwise ? item.rowwise.amax : item.columnwise.amax;
-    return t ? test::on_host<float>(device, t)[static_cast<std::size_t>(e)] : 2688.0f;
-  }
-};
 
 /// Tolerance of sums in fp32, relative to the largest product: tensor cores that multiply codes align a few products at
 /// a time to the largest of them and keep 13 bits.
@@ -86,16 +33,18 @@ template <class P>
 struct CodedProduct : ::testing::Test {
   using W = typename P::Weight;
   using X = typename P::Value;
+  using G = typename P::Slope;
   Device device;
   Stream& stream = device.compute();
-  Factor<X> x{device, {rows, in}, 1, 1}, dy{device, {rows, out}, 1, 2};
+  Factor<X> x{device, {rows, in}, 1, 1};
+  Factor<G> dy{device, {rows, out}, 1, 2};
   Factor<W> w{device, {out, in}, 1, 3}, grouped{device, {out, in}, experts, 4};
   Tensor bias = test::on_device(device, {out}, test::uniform<bf16>(out, 5));
-  static constexpr bool scaled = W::tensor_amax;
+  static constexpr bool scaled = W::leaves_alpha;
 
   static gemm::Route route(gemm::Form form, std::int64_t of_experts = 0) {
     gemm::Product p{.type = DType::bf16, .form = form, .m = rows, .n = out, .k = in, .experts = of_experts};
-    p.a = formats::id_of<X>;
+    p.a = form == gemm::Form::forward ? formats::id_of<X> : formats::id_of<G>;
     p.b = form == gemm::Form::weight_gradient ? formats::id_of<X> : formats::id_of<W>;
     return gemm::route_of(p);
   }
@@ -127,16 +76,6 @@ std::vector<double> turned(const std::vector<double>& a, std::int64_t m, std::in
       t[static_cast<std::size_t>(j * m + i)] = a[static_cast<std::size_t>(i * n + j)];
   return t;
 }
-::testing::AssertionResult close(const std::vector<double>& actual, const std::vector<double>& wanted,
-                                 double tolerance) {
-  double most = 0;
-  for (double v : wanted) most = std::max(most, std::abs(v));
-  std::vector<double> a = actual, e = wanted;
-  for (double& v : a) v /= most;
-  for (double& v : e) v /= most;
-  return test::near(a, e, tolerance);
-}
-
 TYPED_TEST(CodedProduct, ForwardMultipliesDecodedValuesByBothScales) {
   const Operand a = this->x.values(this->device, Side::rowwise), b = this->w.values(this->device, Side::rowwise);
   const auto of_a = test::in_double(test::on_host<bf16>(this->device, a.data)),
@@ -339,253 +278,6 @@ TYPED_TEST(CodedProduct, TheWrongCopyIsRefused) {
   EXPECT_THROW(linear_forward(this->stream, y, this->x.operand(Side::rowwise), this->w.operand(Side::columnwise)),
                Error);
 }
-
-// Products of FP8 blocks in the shapes of layers, which tensor cores may multiply as codes.
-struct Fp8Blocks : ::testing::TestWithParam<std::array<std::int64_t, 3>> {
-  const std::int64_t tokens = GetParam()[0], wide_in = GetParam()[1], wide_out = GetParam()[2];
-  Device device;
-  Stream& stream = device.compute();
-  Factor<formats::Fp8BlockOneD> x{device, {tokens, wide_in}, 1, 1}, dy{device, {tokens, wide_out}, 1, 2};
-  Factor<formats::Fp8Block> w{device, {wide_out, wide_in}, 1, 3};
-
-  template <class F>
-  std::vector<double> decoded(const Factor<F>& factor, Side side) {
-    return test::in_double(test::on_host<bf16>(device, factor.values(device, side).data));
-  }
-  /// Entries of c [m,n] against sums in double: the corners and others. a(i, l) and b(l, j) are the factors.
-  template <class A, class B>
-  void compare(const std::vector<double>& c, std::int64_t m, std::int64_t n, std::int64_t k, double tolerance,
-               const A& a, const B& b) {
-    ASSERT_EQ(c.size(), static_cast<std::size_t>(m * n));
-    std::vector<std::pair<std::int64_t, std::int64_t>> places{{0, 0}, {0, n - 1}, {m - 1, 0}, {m - 1, n - 1}};
-    std::mt19937 random(7);
-    for (int i = 0; i < 300; ++i)
-      places.emplace_back(static_cast<std::int64_t>(random()) % m, static_cast<std::int64_t>(random()) % n);
-    std::vector<double> actual, wanted;
-    for (const auto& [i, j] : places) {
-      double sum = 0;
-      for (std::int64_t l = 0; l < k; ++l) sum += a(i, l) * b(l, j);
-      wanted.push_back(sum);
-      actual.push_back(c[static_cast<std::size_t>(i * n + j)]);
-    }
-    EXPECT_TRUE(close(actual, wanted, tolerance));
-    for (const double v : c) ASSERT_TRUE(std::isfinite(v));
-  }
-  static auto rows_of(const std::vector<double>& v, std::int64_t columns) {
-    return [&v, columns](std::int64_t i, std::int64_t j) { return v[static_cast<std::size_t>(i * columns + j)]; };
-  }
-  static auto columns_of(const std::vector<double>& v, std::int64_t columns) {
-    return [&v, columns](std::int64_t i, std::int64_t j) { return v[static_cast<std::size_t>(j * columns + i)]; };
-  }
-  /// Tolerances of products rounded to bf16, and of sums in fp32.
-  static constexpr double rounded = 4e-3, summed = 2e-3;
-};
-
-TEST_P(Fp8Blocks, AreThoseOfTheirDecodedValues) {
-  const Tensor y = test::poisoned<bf16>(device, {tokens, wide_out}),
-               dx = test::poisoned<bf16>(device, {tokens, wide_in}),
-               dw = test::poisoned<float>(device, {wide_out, wide_in});
-  linear_forward(stream, y, x.operand(Side::rowwise), w.operand(Side::rowwise));
-  linear_input_gradient(stream, dx, dy.operand(Side::rowwise), w.operand(Side::columnwise));
-  linear_weight_gradient(stream, {dw}, dy.operand(Side::columnwise), x.operand(Side::columnwise));
-  const auto x_rows = decoded(x, Side::rowwise), w_rows = decoded(w, Side::rowwise),
-             dy_rows = decoded(dy, Side::rowwise), x_columns = decoded(x, Side::columnwise),
-             dy_columns = decoded(dy, Side::columnwise);
-  compare(test::in_double(test::on_host<bf16>(device, y)), tokens, wide_out, wide_in, rounded, rows_of(x_rows, wide_in),
-          columns_of(w_rows, wide_in));
-  compare(test::in_double(test::on_host<bf16>(device, dx)), tokens, wide_in, wide_out, rounded,
-          rows_of(dy_rows, wide_out), rows_of(w_rows, wide_in));
-  compare(test::in_double(test::on_host<float>(device, dw)), wide_out, wide_in, tokens, summed,
-          columns_of(dy_columns, wide_out), rows_of(x_columns, wide_in));
-  linear_weight_gradient(stream, {dw, 1}, dy.operand(Side::columnwise), x.operand(Side::columnwise));
-  const auto twice = columns_of(dy_columns, wide_out);
-  compare(
-      test::in_double(test::on_host<float>(device, dw)), wide_out, wide_in, tokens, summed,
-      [&](std::int64_t i, std::int64_t l) { return 2 * twice(i, l); }, rows_of(x_columns, wide_in));
-}
-
-TEST_P(Fp8Blocks, TakeTheirBiasAndAGelusGradient) {
-  const Tensor y = test::poisoned<bf16>(device, {tokens, wide_out}), plain = test::poisoned<bf16>(device, y.shape),
-               bias = test::on_device(device, {wide_out}, test::uniform<bf16>(wide_out, 5, -40, 40));
-  linear_forward(stream, y, x.operand(Side::rowwise), w.operand(Side::rowwise), bias);
-  linear_forward(stream, plain, x.operand(Side::rowwise), w.operand(Side::rowwise));
-  const auto with = test::in_double(test::on_host<bf16>(device, y));
-  auto without = test::in_double(test::on_host<bf16>(device, plain));
-  const auto b = test::in_double(test::on_host<bf16>(device, bias));
-  for (std::size_t i = 0; i < without.size(); ++i) without[i] += b[i % b.size()];
-  EXPECT_TRUE(close(with, without, 1e-2));
-
-  const Tensor dx = test::poisoned<bf16>(device, {tokens, wide_in}), dpre = test::poisoned<bf16>(device, dx.shape),
-               pre = test::on_device(device, dx.shape, test::uniform<bf16>(dx.elements(), 6, -3, 3));
-  linear_input_gradient(stream, dx, dy.operand(Side::rowwise), w.operand(Side::columnwise));
-  gelu_backward(stream, dx, dx, pre);
-  linear_gelu_input_gradient(stream, dpre, dy.operand(Side::rowwise), w.operand(Side::columnwise), pre);
-  EXPECT_TRUE(close(test::in_double(test::on_host<bf16>(device, dpre)),
-                    test::in_double(test::on_host<bf16>(device, dx)), 1e-2));
-}
-
-// A captured product reads everything from the device, scales too.
-TEST_P(Fp8Blocks, CapturedReadTheScalesOfTheirReplay) {
-  if (Runtime::back_end() != "Cuda") GTEST_SKIP() << "no capture on the host";
-  const Tensor y = test::poisoned<bf16>(device, {tokens, wide_out}),
-               dw = test::poisoned<float>(device, {wide_out, wide_in});
-  const auto products = [&] {
-    linear_forward(stream, y, x.operand(Side::rowwise), w.operand(Side::rowwise));
-    linear_weight_gradient(stream, {dw}, dy.operand(Side::columnwise), x.operand(Side::columnwise));
-  };
-  products();
-  const auto first = test::on_host<bf16>(device, y);
-  const Graph graph = stream.capture(products);
-  const std::int64_t n = x.matrix.elements();
-  x.item.values = test::on_device(device, {n}, test::uniform<bf16>(n, 9, -90, 90));
-  quantize_one(stream, formats::id_of<formats::Fp8BlockOneD>, x.item, Purpose::activation);
-  products();
-  const auto y_eager = test::on_host<bf16>(device, y);
-  const auto dw_eager = test::on_host<float>(device, dw);
-  clear(stream, y), clear(stream, dw);
-  stream.run(graph);
-  EXPECT_TRUE(test::same_bits(test::on_host<bf16>(device, y), y_eager));
-  EXPECT_TRUE(test::same_bits(test::on_host<float>(device, dw), dw_eager));
-  EXPECT_FALSE(test::same_bits(y_eager, first));
-}
-
-/// Tokens, inputs and outputs: GPT-2's four sizes, and sides that are multiples of 16 only, or not even that.
-std::vector<std::array<std::int64_t, 3>> layer_shapes() {
-  std::vector<std::array<std::int64_t, 3>> all{{272, 208, 144}, {160, 1296, 400}, {48, 200, 88}};
-  if (Runtime::back_end() == "Cuda")
-    for (const std::array<std::int64_t, 3>& s : std::initializer_list<std::array<std::int64_t, 3>>{{1024, 768, 2304},
-                                                                                                   {1024, 3072, 768},
-                                                                                                   {1024, 1024, 4096},
-                                                                                                   {1024, 1280, 3840},
-                                                                                                   {1024, 1600, 6400},
-                                                                                                   {1024, 6400, 1600},
-                                                                                                   {1040, 1600, 4800},
-                                                                                                   {128, 768, 50304}})
-      all.push_back(s);
-  return all;
-}
-INSTANTIATE_TEST_SUITE_P(Layers, Fp8Blocks, ::testing::ValuesIn(layer_shapes()));
-
-// The same of experts: the first, one in the middle and the last have no rows, and rows lie behind the last.
-struct Fp8Experts : Fp8Blocks {
-  static constexpr std::int64_t count = 6;
-  Factor<formats::Fp8Block> grouped{device, {wide_out, wide_in}, count, 3};
-  const std::vector<std::int32_t> begins = begins_at(256);
-
-  /// Expert 1 has `first` rows at most, expert 4 the rest of two thirds; 2 has half of all.
-  std::vector<std::int32_t> begins_at(std::int64_t first) const {
-    const std::int64_t one = std::min(first, tokens), middle = std::max(one, tokens / 256 * 128),
-                       end = std::max(middle, tokens - tokens / 3);
-    std::vector<std::int32_t> all;
-    for (const std::int64_t at : {std::int64_t{0}, std::int64_t{0}, one, middle, middle, end, end})
-      all.push_back(static_cast<std::int32_t>(at));
-    return all;
-  }
-  template <class F>
-  void each_with_rows(const F& f) const {
-    for (std::int64_t e = 0; e < count; ++e) {
-      const std::int64_t begin = begins[static_cast<std::size_t>(e)], end = begins[static_cast<std::size_t>(e) + 1];
-      if (end > begin) f(e, begin, end - begin);
-    }
-  }
-  static std::vector<double> part(const std::vector<double>& all, std::int64_t begin, std::int64_t size) {
-    return {all.begin() + begin, all.begin() + begin + size};
-  }
-  /// Checks rows times weights, an expert at a time: its rows [.., k] and its weight w, where b(w) gives b(l, j).
-  template <class B>
-  void compare_rows(const Tensor& c, const std::vector<double>& a, const std::vector<double>& weights, std::int64_t k,
-                    const B& b) {
-    const auto all = test::in_double(test::on_host<bf16>(device, c));
-    const std::int64_t n = c.columns(), size = wide_in * wide_out;
-    each_with_rows([&](std::int64_t e, std::int64_t begin, std::int64_t m) {
-      const std::vector<double> mine = part(a, begin * k, m * k), weight = part(weights, e * size, size);
-      compare(part(all, begin * n, m * n), m, n, k, rounded, rows_of(mine, k), b(weight));
-    });
-  }
-  std::vector<double> decoded_members(Side side) {
-    const Operand all = grouped.values(device, side);
-    return test::in_double(test::on_host<bf16>(device, {all.data.data, DType::bf16, {count * wide_out, wide_in}}));
-  }
-};
-
-TEST_P(Fp8Experts, AreThoseOfTheirDecodedValues) {
-  const Tensor y = test::poisoned<bf16>(device, {tokens, wide_out}),
-               dx = test::poisoned<bf16>(device, {tokens, wide_in}), offsets = test::on_device(device, begins);
-  const Operand forward = grouped.operand(Side::rowwise), backward = grouped.operand(Side::columnwise);
-  expert_forward(stream, y, x.operand(Side::rowwise), {&forward, 1}, offsets);
-  expert_input_gradient(stream, dx, dy.operand(Side::rowwise), {&backward, 1}, offsets);
-  compare_rows(y, decoded(x, Side::rowwise), decoded_members(Side::rowwise), wide_in,
-               [&](const std::vector<double>& weight) { return columns_of(weight, wide_in); });
-  compare_rows(dx, decoded(dy, Side::rowwise), decoded_members(Side::columnwise), wide_out,
-               [&](const std::vector<double>& weight) { return rows_of(weight, wide_in); });
-}
-
-TEST_P(Fp8Experts, SumTheirOwnRowsInWeightGradients) {
-  const std::int64_t size = wide_out * wide_in;
-  const Tensor dw = test::poisoned<float>(device, {count * wide_out, wide_in}),
-               offsets = test::on_device(device, begins);
-  const auto x_columns = decoded(x, Side::columnwise), dy_columns = decoded(dy, Side::columnwise);
-  for (const float beta : {0.0f, 1.0f}) {
-    const ::tessera::Gradient sums{dw.flat(0, size).view({wide_out, wide_in}), beta, count, size};
-    expert_weight_gradient(stream, {&sums, 1}, dy.operand(Side::columnwise), x.operand(Side::columnwise), offsets, {});
-    const auto all = test::in_double(test::on_host<float>(device, dw));
-    for (const std::int64_t e : {std::int64_t{0}, std::int64_t{3}, count - 1})
-      EXPECT_EQ(part(all, e * size, size), std::vector<double>(static_cast<std::size_t>(size)));
-    each_with_rows([&](std::int64_t e, std::int64_t begin, std::int64_t n) {
-      const auto a = part(dy_columns, begin * wide_out, n * wide_out),
-                 b = part(x_columns, begin * wide_in, n * wide_in);
-      const auto once = columns_of(a, wide_out);
-      compare(
-          part(all, e * size, size), wide_out, wide_in, n, summed,
-          [&](std::int64_t i, std::int64_t l) { return (1 + beta) * once(i, l); }, rows_of(b, wide_in));
-    });
-  }
-}
-
-// A captured product reads everything from the device, the counts of rows too. Its bits are repeatable.
-TEST_P(Fp8Experts, CapturedReadTheCountsOfTheirReplay) {
-  if (Runtime::back_end() != "Cuda") GTEST_SKIP() << "no capture on the host";
-  const std::int64_t size = wide_out * wide_in;
-  const Tensor y = test::poisoned<bf16>(device, {tokens, wide_out}),
-               dx = test::poisoned<bf16>(device, {tokens, wide_in}),
-               dw = test::poisoned<float>(device, {count * wide_out, wide_in}),
-               offsets = test::on_device(device, begins), others = test::on_device(device, begins_at(128));
-  const Operand forward = grouped.operand(Side::rowwise), backward = grouped.operand(Side::columnwise);
-  const ::tessera::Gradient sums{dw.flat(0, size).view({wide_out, wide_in}), 0, count, size};
-  const auto products = [&] {
-    expert_forward(stream, y, x.operand(Side::rowwise), {&forward, 1}, offsets);
-    expert_input_gradient(stream, dx, dy.operand(Side::rowwise), {&backward, 1}, offsets);
-    expert_weight_gradient(stream, {&sums, 1}, dy.operand(Side::columnwise), x.operand(Side::columnwise), offsets, {});
-  };
-  const auto bits = [&] {
-    return std::tuple{test::on_host<bf16>(device, y), test::on_host<bf16>(device, dx),
-                      test::on_host<float>(device, dw)};
-  };
-  const auto clear_all = [&] { clear(stream, y), clear(stream, dx), clear(stream, dw); };
-  clear_all(), products();
-  const Graph graph = stream.capture(products);
-  copy(stream, offsets, others);
-  clear_all(), products();
-  const auto [y_eager, dx_eager, dw_eager] = bits();
-  for (int turn = 0; turn < 3; ++turn) {
-    clear_all(), stream.run(graph);
-    const auto [y_replayed, dx_replayed, dw_replayed] = bits();
-    EXPECT_TRUE(test::same_bits(y_replayed, y_eager));
-    EXPECT_TRUE(test::same_bits(dx_replayed, dx_eager));
-    EXPECT_TRUE(test::same_bits(dw_replayed, dw_eager));
-  }
-}
-
-/// Tokens, inputs and outputs.
-std::vector<std::array<std::int64_t, 3>> expert_shapes() {
-  std::vector<std::array<std::int64_t, 3>> all{{768, 208, 144}, {400, 144, 272}, {384, 200, 88}};
-  if (Runtime::back_end() == "Cuda")
-    for (const std::array<std::int64_t, 3>& s :
-         std::initializer_list<std::array<std::int64_t, 3>>{{1536, 1024, 2048}, {3072, 768, 512}, {1520, 2048, 256}})
-      all.push_back(s);
-  return all;
-}
-INSTANTIATE_TEST_SUITE_P(Layers, Fp8Experts, ::testing::ValuesIn(expert_shapes()));
 
 }  // namespace
 }  // namespace tessera

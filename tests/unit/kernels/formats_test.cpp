@@ -245,6 +245,45 @@ TEST(Fp8Block, PowersOfTwoFillTheRangeAndNeverLeaveIt) {
   }
 }
 
+// One scale a matrix, whatever its blocks hold: the power of two with which the amax fills the range.
+template <class F>
+void expect_tensor_scale() {
+  constexpr float top = F::Element::max;
+  for (std::uint32_t u = 1; u < 0x7F80; ++u) {
+    const float amax = from_bits(u << 16);
+    const TensorScale tensor = F::tensor_scale(amax);
+    ASSERT_EQ(bits(tensor.encode) & 0x7FFFFFu, 0u);
+    ASSERT_LE(static_cast<double>(amax) * tensor.encode, top);
+    if (tensor.encode < 0x1p127f) {
+      ASSERT_GT(static_cast<double>(amax) * tensor.encode * 2, top) << std::hex << u;
+    }
+    ASSERT_EQ(static_cast<double>(tensor.encode) * F::tensor_step(amax), 1.0) << std::hex << u;
+    for (const float of_block : {0.0f, amax, 0.5f * amax})
+      ASSERT_EQ(bits(F::encoding(of_block, tensor).multiplier), bits(tensor.encode));
+    ASSERT_EQ(F::step(0, amax), F::tensor_step(amax));
+  }
+  for (const float unit : {0.0f, std::numeric_limits<float>::infinity()}) {
+    EXPECT_EQ(F::tensor_scale(unit).encode, 1.0f);
+    EXPECT_EQ(F::tensor_step(unit), 1.0f);
+  }
+}
+TEST(Fp8Tensor, FillsTheRangeByOnePowerOfTwo) {
+  expect_tensor_scale<Fp8Tensor>();
+  expect_tensor_scale<Fp8TensorE5m2>();
+  EXPECT_EQ(Fp8Tensor::tensor_scale(448.0f).encode, 1.0f);
+  EXPECT_EQ(Fp8Tensor::tensor_scale(449.0f).encode, 0.5f);
+  EXPECT_EQ(Fp8TensorE5m2::tensor_scale(1.0f).encode, 32768.0f);
+}
+
+// What a product's alpha takes of a tensor's scale, by a format chosen at run time.
+TEST(Registry, KnowsTheStepOfATensor) {
+  for (const float amax : {0.0f, 0.3f, 17.0f, 0x1p-130f}) {
+    EXPECT_EQ(tensor_step(Registry{}, id_of<Nvfp4>, amax), amax * (1.0f / 2688.0f));
+    EXPECT_EQ(tensor_step(Registry{}, id_of<Fp8TensorE5m2>, amax), Fp8TensorE5m2::tensor_step(amax));
+    EXPECT_EQ(tensor_step(Registry{}, id_of<Fp8Block>, amax), 1.0f);
+  }
+}
+
 // Requirements on every format of the registry.
 template <class F>
 struct EveryFormat : ::testing::Test {};
@@ -297,7 +336,8 @@ TEST(Registry, FindsEveryNameOnceAndNoOther) {
     EXPECT_TRUE(names.insert(std::string(traits_of(id).name)).second);
     EXPECT_EQ(find_format(traits_of(id).name), id);
   }
-  for (const char* name : {"bf16", "fp8_block", "fp8_block_1d", "mxfp8", "mxfp8_2d", "nvfp4", "nvfp4_1d"})
+  for (const char* name : {"bf16", "fp8_block", "fp8_block_1d", "mxfp8", "mxfp8_2d", "nvfp4", "nvfp4_1d", "fp8_tensor",
+                           "fp8_tensor_e5m2"})
     EXPECT_TRUE(names.contains(name)) << name;
   EXPECT_FALSE(find_format("fp8"));
   EXPECT_FALSE(find_format(""));

@@ -101,6 +101,7 @@ template <class F>
 struct Whole {
   std::vector<std::uint8_t> data[2];
   std::vector<typename F::Scale> scales[2];
+  std::vector<float> amax;
 
   Whole(const Weight& w, const std::vector<float>& master) {
     for (std::int64_t e = 0; e < w.members; ++e) {
@@ -110,6 +111,7 @@ struct Whole {
         const auto copy = reference::quantize<F>(static_cast<Side>(s), w.matrix, x);
         data[s].insert(data[s].end(), copy.data.begin(), copy.data.end());
         scales[s].insert(scales[s].end(), copy.scales.begin(), copy.scales.end());
+        if (s == 0) amax.push_back(copy.amax);
       }
     }
   }
@@ -159,6 +161,10 @@ void run(Device& device, const World<F>& world, const std::vector<std::int64_t>&
         reference::put_code<F>(expected, p, reference::get_code<F>(whole.data[0], p));
       ASSERT_TRUE(test::same_bits(bytes, expected)) << F::name << " [" << rank.begin << "," << rank.end << ") " << i;
       ASSERT_TRUE(rank.rowwise[i].untouched(device) && rank.columnwise[i].untouched(device));
+      if (F::tensor_amax) {
+        const auto amaxes = test::on_host<float>(device, rank.rowwise[i].amax.inner);
+        ASSERT_TRUE(test::same_bits(amaxes, whole.amax)) << F::name;
+      }
       if (!F::scaled) continue;
       const auto scales = test::on_host<typename F::Scale>(device, rank.rowwise[i].scales.inner);
       ASSERT_TRUE(test::same_bits(scales, whole.scales[0])) << F::name;
@@ -168,11 +174,13 @@ void run(Device& device, const World<F>& world, const std::vector<std::int64_t>&
   }
   build_columnwise(device.compute(), tables[0]);
   for (std::size_t i = 0; i < world.list.size(); ++i) {
-    if (world.list[i].elements() == 0 || !F::scaled) continue;
+    if (world.list[i].elements() == 0 || formats::is_plain<F>) continue;
     const Whole<F> whole(world.list[i], world.masters[i]);
     const GuardedCopy<F>& made = ranks[0].columnwise[i];
-    const auto scales = test::on_host<typename F::Scale>(device, made.scales.inner);
-    ASSERT_TRUE(test::same_bits(scales, whole.scales[1])) << F::name;
+    if (F::scaled) {
+      const auto scales = test::on_host<typename F::Scale>(device, made.scales.inner);
+      ASSERT_TRUE(test::same_bits(scales, whole.scales[1])) << F::name;
+    }
     if (F::columnwise == formats::Columnwise::transposed) {
       ASSERT_TRUE(test::same_bits(made.data.bytes(device), whole.data[1])) << F::name;
     }
@@ -197,7 +205,8 @@ template <class F>
 struct PartialCast : ::testing::Test {
   Device device;
 };
-using Sharded = ::testing::Types<formats::Bf16, formats::Fp8Block, formats::Mxfp8Tiles, formats::Nvfp4>;
+using Sharded = ::testing::Types<formats::Bf16, formats::Fp8Block, formats::Mxfp8Tiles, formats::Nvfp4,
+                                 formats::Fp8Tensor, formats::Fp8TensorE5m2>;
 TYPED_TEST_SUITE(PartialCast, Sharded);
 
 // Checks that the types above are all formats that can be cast in shards; others travel as bf16.
@@ -205,7 +214,7 @@ template <class... F>
 constexpr int castable(formats::FormatList<F...>) {
   return ((F::columnwise != formats::Columnwise::requantized) + ...);
 }
-static_assert(castable(formats::Registry{}) == 4, "list the new format in Sharded");
+static_assert(castable(formats::Registry{}) == 6, "list the new format in Sharded");
 
 TYPED_TEST(PartialCast, GatheredPartsAreTheWhole) {
   const World<TypeParam> world(17);

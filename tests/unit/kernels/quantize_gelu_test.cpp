@@ -1,4 +1,4 @@
-// A gelu or its gradient computed by the quantizer: the codes of what the activation's own kernels store.
+// An activation or its gradient computed by the quantizer: the codes of what the activation's own kernels store.
 #include <gtest/gtest.h>
 
 #include <limits>
@@ -190,6 +190,100 @@ TEST(QuantizeGelu, SaysWhereAValueIsNotFinite) {
       EXPECT_FALSE(with(c.of_pre, c.pre, place, -1e15f, true)) << place;
     }
   }
+}
+
+// The same of a swiglu. Widths are multiples of 128; the last matrix has ragged rows of patches and many of them.
+constexpr Matrix swiglu_sizes[] = {{16, 128}, {128, 256}, {144, 384}, {400, 1152}};
+
+/// Gates and ups, and the gradient of what they make.
+struct SwigluCase {
+  Matrix matrix;  ///< of y
+  std::vector<bf16> gate_up, dy;
+  Tensor of_gate_up, of_dy;
+
+  SwigluCase(Device& device, Matrix m)
+      : matrix(m), gate_up(test::uniform<bf16>(2 * m.elements(), 5)), dy(test::uniform<bf16>(m.elements(), 6)) {
+    for (bf16& x : gate_up) x = bf16(8 * static_cast<float>(x));
+    const float special[] = {0.0f, -0.0f, 30, -30, 200, -200, 1e15f};
+    for (std::size_t i = 0; i < std::size(special); ++i) gate_up[i] = bf16(special[i]);
+    of_gate_up = test::on_device(device, Shape{m.rows, 2 * m.columns}, gate_up);
+    of_dy = test::on_device(device, Shape{m.rows, m.columns}, dy);
+  }
+  Matrix both() const { return {matrix.rows, 2 * matrix.columns}; }
+  Swiglu swiglu() const { return {of_gate_up}; }
+  SwigluGradient gradient() const { return {of_dy, of_gate_up}; }
+};
+
+TEST(QuantizeSwiglu, GivesTheCodesOfTheSwiglu) {
+  Device device;
+  for (const Matrix m : swiglu_sizes) {
+    const SwigluCase c(device, m);
+    Copies copies(device, m);
+    quantize_one(device.compute(), format, copies.item, c.swiglu());
+    const Tensor values = test::poisoned<bf16>(device, c.of_dy.shape);
+    swiglu_forward(device.compute(), values, c.of_gate_up);
+    EXPECT_TRUE(test::same_bits(copies.bytes(device), quantized(device, m, values, Purpose::activation)))
+        << c.of_dy.shape.text();
+    EXPECT_FALSE(copies.marked(device));
+  }
+}
+
+TEST(QuantizeSwiglu, GivesTheCodesAndTheSumsOfBothGradients) {
+  Device device;
+  for (const Matrix m : swiglu_sizes) {
+    const SwigluCase c(device, m);
+    Copies copies(device, c.both());
+    const Tensor sums = copies.item.column_sums = test::poisoned<float>(device, column_sums_shape(c.both()));
+    quantize_one(device.compute(), format, copies.item, c.gradient());
+    const Tensor values = test::poisoned<bf16>(device, c.of_gate_up.shape);
+    swiglu_backward(device.compute(), values, c.of_dy, c.of_gate_up);
+    EXPECT_TRUE(test::same_bits(copies.bytes(device), quantized(device, c.both(), values, Purpose::gradient)))
+        << c.of_gate_up.shape.text();
+    EXPECT_TRUE(
+        test::same_bits(test::on_host<float>(device, sums), sums_of(c.both(), test::on_host<bf16>(device, values))));
+    EXPECT_FALSE(copies.marked(device));
+    Copies alone(device, c.both());
+    quantize_one(device.compute(), format, alone.item, c.gradient());
+    EXPECT_TRUE(test::same_bits(alone.bytes(device), copies.bytes(device))) << "without sums";
+  }
+}
+
+TEST(QuantizeSwiglu, SaysWhereAValueIsNotFinite) {
+  Device device;
+  const Matrix m{144, 256};
+  const SwigluCase c(device, m);
+  const auto marks = [&](std::int64_t place, float bad, bool of_dy) {
+    std::vector<bf16> values = of_dy ? c.dy : c.gate_up;
+    values[static_cast<std::size_t>(place)] = bf16(bad);
+    const Tensor& to = of_dy ? c.of_dy : c.of_gate_up;
+    device.upload(device.compute(), to, values.data());
+    Copies forward(device, m), backward(device, c.both());
+    quantize_one(device.compute(), format, forward.item, c.swiglu());
+    quantize_one(device.compute(), format, backward.item, c.gradient());
+    device.upload(device.compute(), to, (of_dy ? c.dy : c.gate_up).data());
+    return std::pair{forward.marked(device), backward.marked(device)};
+  };
+  constexpr float nan = std::numeric_limits<float>::quiet_NaN(), infinity = std::numeric_limits<float>::infinity();
+  using Marks = std::pair<bool, bool>;
+  for (const std::int64_t row : {std::int64_t{0}, std::int64_t{70}, m.rows - 1})
+    for (const std::int64_t column : {std::int64_t{9}, std::int64_t{255}}) {
+      EXPECT_EQ(marks(row * m.columns + column, nan, true), Marks(false, true)) << row;
+      EXPECT_EQ(marks(row * m.columns + column, -infinity, true), Marks(false, true)) << row;
+      for (const std::int64_t half : {std::int64_t{0}, m.columns})
+        EXPECT_EQ(marks(row * 2 * m.columns + half + column, nan, false), Marks(true, true)) << row << " " << half;
+    }
+  EXPECT_EQ(marks(9, 1e30f, true), Marks(false, false));
+}
+
+TEST(QuantizeSwiglu, RefusesWhatDoesNotFit) {
+  Device device;
+  const SwigluCase c(device, {32, 128});
+  Copies copies(device, c.matrix);
+  Stream& s = device.compute();
+  const Tensor narrow = test::poisoned<bf16>(device, {32, 192}), few = test::poisoned<bf16>(device, {31, 256});
+  EXPECT_THROW(quantize_one(s, format, copies.item, Swiglu{narrow}), Error);
+  EXPECT_THROW(quantize_one(s, format, copies.item, SwigluGradient{c.of_dy, few}), Error);
+  EXPECT_THROW(quantize_one(s, formats::id_of<formats::Mxfp8>, copies.item, c.swiglu()), Error);
 }
 
 TEST(QuantizeGelu, RefusesWhatDoesNotFit) {

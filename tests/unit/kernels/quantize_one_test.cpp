@@ -128,7 +128,7 @@ TYPED_TEST(QuantizeOne, MakesTheFactorsThatDecodingGives) {
         std::vector<std::int64_t> numbers(static_cast<std::size_t>(m.rows));
         for (std::size_t r = 0; r < numbers.size(); ++r) numbers[r] = static_cast<std::int64_t>(r * 7 % 5 + r);
         c.item.draws = {11, 12, 13, step, 77, odd ? test::on_device(this->device, numbers) : Tensor{}};
-        if constexpr (!F::scaled || F::block.rows == F::block.columns) {
+        if constexpr (F::scaled ? F::block.rows == F::block.columns : !F::tensor_amax) {
           EXPECT_THROW(make_factors(this->device.compute(), formats::id_of<F>, c.item, purpose), Error);
         } else {
           quantize_one(this->device.compute(), formats::id_of<F>, c.item, purpose);
@@ -145,7 +145,7 @@ TYPED_TEST(QuantizeOne, MakesTheFactorsThatDecodingGives) {
 // The flag not_finite is set by a value at any place of any patch, and by nothing else.
 TYPED_TEST(QuantizeOne, SaysWhereAValueIsNotFinite) {
   using F = TypeParam;
-  if (!F::scaled) return;
+  if (formats::is_plain<F>) return;
   const std::uint16_t bad[] = {0x7F80, 0xFF80, 0x7FC1, 0xFF81}, good[] = {0x7F7F, 0xFF7F, 0x0001, 0x8000};
   for (const Matrix m : {Matrix{128, 128}, Matrix{160, 288}, Matrix{32, 96}}) {
     Case<F> c(this->device, m, 1, DType::bf16, 6, false);
