@@ -25,7 +25,7 @@ RunConfig sound() {
 }
 
 void mix(RunConfig& config) {
-  config.model.moe.emplace();
+  if (!config.model.moe) config.model.moe.emplace();
   config.model.moe->experts = 4;
   config.model.moe->top_k = 2;
 }
@@ -48,6 +48,16 @@ const Situation situations[] = {
     {"model.rope_base", [](RunConfig& c) { c.model.position = Position::rotary; }, [](RunConfig&) {}},
     {"model.rope_scaling.low_freq_factor", [](RunConfig& c) { c.model.position = Position::rotary; },
      [](RunConfig& c) { c.model.rope_scaling = RopeScalingConfig{.factor = 8, .original_seq_len = 16}; }},
+    {"model.moe.groups", [](RunConfig& c) { c.model.moe->top_groups = 1; },
+     [](RunConfig& c) {
+       mix(c);
+       c.model.moe->groups = 2;
+     }},
+    {"model.moe.bias_rate", [](RunConfig& c) { c.model.moe->bias = true; },
+     [](RunConfig& c) {
+       mix(c);
+       c.model.moe->bias_rate = 0.1;
+     }},
     {"recompute.modules", [](RunConfig& c) { c.recompute.mode = RecomputeMode::selective; },
      [](RunConfig& c) { c.recompute.modules = std::vector{RecomputeModule::mlp}; }},
     {"precision.quantize_head", [](RunConfig& c) { c.precision.recipe = RecipeName::mxfp8; },
