@@ -25,7 +25,7 @@ RunConfig sound() {
 }
 
 void mix(RunConfig& config) {
-  if (!config.model.moe) config.model.moe.emplace();
+  config.model.moe.emplace();
   config.model.moe->experts = 4;
   config.model.moe->top_k = 2;
 }
@@ -48,16 +48,6 @@ const Situation situations[] = {
     {"model.rope_base", [](RunConfig& c) { c.model.position = Position::rotary; }, [](RunConfig&) {}},
     {"model.rope_scaling.low_freq_factor", [](RunConfig& c) { c.model.position = Position::rotary; },
      [](RunConfig& c) { c.model.rope_scaling = RopeScalingConfig{.factor = 8, .original_seq_len = 16}; }},
-    {"model.moe.groups", [](RunConfig& c) { c.model.moe->top_groups = 1; },
-     [](RunConfig& c) {
-       mix(c);
-       c.model.moe->groups = 2;
-     }},
-    {"model.moe.bias_rate", [](RunConfig& c) { c.model.moe->bias = true; },
-     [](RunConfig& c) {
-       mix(c);
-       c.model.moe->bias_rate = 0.1;
-     }},
     {"recompute.modules", [](RunConfig& c) { c.recompute.mode = RecomputeMode::selective; },
      [](RunConfig& c) { c.recompute.modules = std::vector{RecomputeModule::mlp}; }},
     {"precision.quantize_head", [](RunConfig& c) { c.precision.recipe = RecipeName::mxfp8; },
@@ -102,6 +92,36 @@ TEST(Effects, AreToldWhereGivenAndOfNoUse) {
     EXPECT_EQ(told(config, {}), std::set<std::string>{}) << one.key << ": nobody wrote it down";
     one.matters(config);
     EXPECT_EQ(told(config, {one.key}), std::set<std::string>{}) << one.key << ": it matters";
+  }
+}
+
+/// The same of keys of a mixture.
+const Situation of_experts[] = {
+    {"model.ffn", [](RunConfig& c) { c.model.moe->first_dense = 1; },
+     [](RunConfig& c) {
+       c.model.ffn = std::int64_t{100};
+       c.model.moe->ffn = std::int64_t{50};
+     }},
+    {"model.moe.groups", [](RunConfig& c) { c.model.moe->top_groups = std::int64_t{1}; },
+     [](RunConfig& c) { c.model.moe->groups = 2; }},
+    {"model.moe.balance_over", [](RunConfig& c) { c.model.moe->balance_coef = 0.1; },
+     [](RunConfig& c) {
+       c.model.moe->balance_coef = 0.0;
+       c.model.moe->balance_over = BalanceOver::batch;
+     }},
+    {"model.moe.bias_rate", [](RunConfig& c) { c.model.moe->bias = true; },
+     [](RunConfig& c) { c.model.moe->bias_rate = 0.1; }},
+};
+
+TEST(Effects, OfKeysOfAMixtureAreTold) {
+  for (const Situation& one : of_experts) {
+    RunConfig config = sound();
+    mix(config);
+    one.asks(config);
+    EXPECT_EQ(told(config, {one.key}), std::set<std::string>{one.key});
+    one.matters(config);
+    EXPECT_EQ(told(config, {one.key}), std::set<std::string>{}) << one.key << ": it matters";
+    EXPECT_TRUE(when_it_matters(one.key).starts_with("only ")) << one.key;
   }
 }
 

@@ -31,8 +31,12 @@ TEST(GptShape, FollowsTheDeck) {
   config.model.tied_head = true;
   config.precision.compute = Compute::fp32;
   config.precision.fuse_wgrad = false;
-  config.model.moe = MoeConfig{
-      .experts = 8, .top_k = 2, .weights = ExpertWeights::discrete, .balance_coef = 0.25, .z_coef = 0.5};
+  config.model.moe = MoeConfig{};
+  config.model.moe->experts = 8;
+  config.model.moe->top_k = 2;
+  config.model.moe->weights = ExpertWeights::discrete;
+  config.model.moe->balance_coef = 0.25;
+  config.model.moe->z_coef = 0.5;
   const GptShape shape = shape_of(config);
   EXPECT_EQ(shape.layers, 3);
   EXPECT_EQ(shape.kv_heads, 2);
