@@ -14,8 +14,8 @@ template <class A> struct Rank;
 template <> struct Rank<float> { using Key = std::uint32_t; };
 template <> struct Rank<double> { using Key = std::uint64_t; };
 template <class A> using RankKey = typename Rank<A>::Key;
-template <class A> inline constexpr RankKey<A> nan_key = 0;
-template <class A> inline constexpr RankKey<A> masked_key = 1;
+template <class A> TESSERA_FN constexpr RankKey<A> nan_key() { return 0; }
+template <class A> TESSERA_FN constexpr RankKey<A> masked_key() { return 1; }
 
 template <class A>
 TESSERA_FN inline RankKey<A> key_of(A value) {
@@ -23,7 +23,7 @@ TESSERA_FN inline RankKey<A> key_of(A value) {
   constexpr Key sign = Key(1) << (8 * sizeof(Key) - 1);
   const Key bits = std::bit_cast<Key>(value + A(0));  // -0 becomes 0, its equal
   const Key ordered = (bits & sign) != 0 ? Key(~bits) : Key(bits | sign);
-  return value == value ? ordered : nan_key<A>;
+  return value == value ? ordered : nan_key<A>();
 }
 
 /// Division by a sum of scores that may be zero. No score that is not denormal is changed by it.

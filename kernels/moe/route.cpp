@@ -27,7 +27,7 @@ template <class A> class Candidates {
       const bool stays = groups_ == 1 || !follows({group_key(g), g}, last_group_);
       for (std::int32_t e = g * each_; e < (g + 1) * each_; ++e) {
         const Key own = key(e);
-        const Place place{stays || own == moe::nan_key<A> ? own : moe::masked_key<A>, e};
+        const Place place{stays || own == moe::nan_key<A>() ? own : moe::masked_key<A>(), e};
         if (follows(place, last_) && (best.index < 0 || place.key > best.key)) best = place;
       }
     }

@@ -108,7 +108,7 @@ struct Choice {
     std::uint64_t last = ~std::uint64_t{0};
     for (std::int64_t i = 0; i < rule.top_groups; ++i) last = next(of_group, groups, last, lane);
     for (int e = lane; e < experts; e += 32)
-      if (place_of(of_group[e / each], e / each) < last && keys[e] != nan_key<float>) keys[e] = masked_key<float>;
+      if (place_of(of_group[e / each], e / each) < last && keys[e] != nan_key<float>()) keys[e] = masked_key<float>();
     __syncwarp();
   }
 
