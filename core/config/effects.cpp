@@ -42,7 +42,10 @@ constexpr Effect effects[] = {
               c.model.moe->blocks().among(c.model.layers) < c.model.layers;
      }},
     {"model.moe.groups", "model.moe.top_groups", "with top_groups below groups",
-     [](const RunConfig& c) { return !c.model.moe || c.model.moe->top_groups < c.model.moe->groups; }},
+     [](const RunConfig& c) {
+       const auto& moe = c.model.moe;
+       return !moe || moe->groups == 1 || moe->top_groups < moe->groups;
+     }},
     {"model.moe.balance_over", "model.moe.balance_coef", "with balance_coef above 0",
      [](const RunConfig& c) { return !c.model.moe || c.model.moe->balance_coef > 0; }},
     {"model.moe.bias_rate", "model.moe.bias", "with bias true",

@@ -175,10 +175,10 @@ class AnyRanks(runs.Runs):
     def test_biases_follow_the_load(self):
         """Each expert's slots of a step are counted alike for any ranks, micro-batches, shardings, expert groups and layouts: from
         equal weights, the biases of all layers are equal, and move by their rate. A skipped step moves none."""
-        def biases(number, ranks, *settings, fault=""):
+        def biases(number, ranks, *settings, steps=1, fault=""):
             name = f"load{number}"
-            self.run_of(name, "fp32", "deep", ranks, "reduce.order=rank", "batch.global=12", "run.steps=1", *settings, fault=fault)
-            with h5py.File(self.path(name, "step_00000001", "model.h5")) as file:
+            self.run_of(name, "fp32", "deep", ranks, "reduce.order=rank", "batch.global=12", f"run.steps={steps}", *settings, fault=fault)
+            with h5py.File(self.path(name, f"step_{steps:08}", "model.h5")) as file:
                 bias = file["model/layers.1.moe.router.bias"]
                 self.assertEqual((bias.attrs["role"], bias.attrs["axes"], bias.dtype), (b"router_bias", b"expert", "float32"))
                 return bias[:].tolist()
@@ -190,7 +190,7 @@ class AnyRanks(runs.Runs):
         for number, (ranks, *settings) in enumerate(ways, 1):
             self.assertEqual(biases(number, ranks, *settings), alone, (ranks, settings))
         self.assertEqual(biases(90, 2, fault="step1:0:nan"), [0] * len(alone))
-        self.assertEqual(biases(91, 2, fault="step1:all:redo"), alone)
+        self.assertEqual(biases(91, 2, steps=2, fault="step2:all:redo"), biases(92, 2, steps=2))
 
     def test_a_trace_tells_the_first_difference(self):
         """Traces of other ranks are equal; of other weights, from the first step; of a fault, from its step. The chain of a

@@ -41,8 +41,10 @@ std::vector<std::string> contradictions(RunConfig config) {
 /// Advice on a deck that gives every key whose value is no default.
 std::vector<std::string> advice(RunConfig config) {
   std::set<std::string> given;
+  RunConfig standard;
+  if (config.model.moe) standard.model.moe = MoeConfig{};
   for (const auto& [key, value] : values_of(config))
-    if (const auto defaults = values_of(RunConfig()); !defaults.contains(key) || defaults.at(key) != value)
+    if (const auto defaults = values_of(standard); !defaults.contains(key) || defaults.at(key) != value)
       given.insert(key);
   derive(config);
   std::vector<std::string> list = texts(advise(config));

@@ -26,9 +26,9 @@ template <class A> struct Router {
   explicit Router(const RouterShape& s) : shape(s), m(s.tokens()), e(s.experts), k(s.top_k) {}
 
   void route(const std::vector<A>& logits, const std::vector<A>& bias = {}) {
-    const Tensor in = routing.logits ? routing.logits : real({m, e});
-    device.upload(device.compute(), in, logits.data());
-    tessera::route(device.compute(), arena, shape, routing, in, bias.empty() ? Tensor{} : on_device(device, bias));
+    routing.logits = on_device(device, Shape{m, e}, logits);
+    tessera::route(device.compute(), arena, shape, routing, routing.logits,
+                   bias.empty() ? Tensor{} : on_device(device, bias));
   }
   Integers integers(const Tensor& t) { return on_host<std::int32_t>(device, t); }
   std::vector<A> values(const Tensor& t) { return on_host<A>(device, t); }
@@ -46,7 +46,7 @@ template <class A> struct Router {
   Device device;
   Arena arena = device.arena(Category::activations, 1 << 20);
   Routing routing{real({m, e}), real({m}), i32({m, k}), real({m, k}), i32({e + 1}), i32({m, k}), i32({shape.rows()}),
-                  i32({shape.sequences, e}), real({m}), real({m, e})};
+                  i32({shape.sequences, e}), real({m}), {}};
 };
 
 /// Shapes under all rules: both scores, groups or none, scaled weights, logits of bf16.
@@ -59,7 +59,9 @@ std::vector<RouterShape> ruled_shapes() {
       for (const std::int64_t groups : {1, 2, 3, 4, 12})
         for (const std::int64_t top : {1, 2, 3}) {
           RouterShape shape = all[static_cast<std::size_t>(i)];
-          if (shape.experts % groups != 0 || top > groups || top * (shape.experts / groups) < shape.top_k) continue;
+          const std::int64_t each = shape.experts / groups;
+          if (shape.tokens() > 32 || each * groups != shape.experts || top > groups || top * each < shape.top_k)
+            continue;
           shape.rule = {scores, top == 2 ? DType::bf16 : DType::f32, groups == 1 ? 1.0 : 2.5, groups, top};
           all.push_back(shape);
         }

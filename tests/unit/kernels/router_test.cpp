@@ -73,7 +73,7 @@ TYPED_TEST(RouterProducts, GateEqualsItsFormula) {
   using T = TypeParam;
   using A = Accumulator<T>;
   Device device;
-  for (std::int64_t m : {0, 1, 7})
+  for (std::int64_t m : {1, 7})
     for (std::int64_t n : {1, 33, 72, 513}) {
       const auto z = uniform<A>(m, 71, -4, 4);
       const auto a = uniform<T>(m * n, 72), dy = uniform<T>(m * n, 73);
