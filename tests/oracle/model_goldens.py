@@ -189,7 +189,7 @@ def gradients(m, weights, ids, targets):
 
 
 def decays(name):
-    return "norm" not in name and not name.endswith(".bias") and "router" not in name
+    return "norm" not in name and not name.endswith((".bias", ".shared.gate.weight")) and "router" not in name
 
 
 def rate(t, s):
