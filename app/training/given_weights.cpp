@@ -77,7 +77,9 @@ std::filesystem::path folder_of_weights(const std::string& path) {
 /// learned, which is a tensor.
 constexpr const char* seen_in_tensors[] = {"model.layers", "model.hidden",    "model.seq_len", "model.ffn",
                                            "model.vocab",  "model.tied_head", "model.bias",    "model.moe.experts",
-                                           "model.qk_norm", "model.qkv_bias"};
+                                           "model.qk_norm", "model.qkv_bias", "model.moe.ffn", "model.moe.bias",
+                                           "model.moe.first_dense", "model.moe.every", "model.moe.shared_ffn",
+                                           "model.moe.shared_gate", "model.moe.balance_over"};
 
 std::vector<std::string> other_keys(const ModelConfig& given, const RunConfig& wanted) {
   RunConfig as_given = wanted;

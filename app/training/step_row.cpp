@@ -25,15 +25,17 @@ MetricsRow row_of(const RunConfig& config, const Progress& progress, const StepR
   const StepSums sums = total(report);
   const auto sequences = static_cast<double>(config.batch.global);
   const double tokens = sequences * static_cast<double>(config.model.seq_len);
-  const double layers = config.model.moe ? static_cast<double>(config.model.layers) : 0;  // 0: means become 0/0 = NaN
+  const auto& moe = config.model.moe;
+  // Without experts 0, so that means become 0/0 = NaN.
+  const double layers = moe ? static_cast<double>(moe->blocks().among(config.model.layers)) : 0;
   MetricsRow row;
   row.step = progress.step;
   row.loss = static_cast<float>(sums.loss / tokens);
   row.balance_loss = static_cast<float>(sums.balance / (sequences * layers));
   row.z_loss = static_cast<float>(sums.z / (tokens * layers));
-  if (config.model.moe)
-    row.expert_load = static_cast<float>(sums.busiest * static_cast<double>(config.model.moe->experts) /
-                                         (tokens * layers * static_cast<double>(config.model.moe->top_k)));
+  if (moe)
+    row.expert_load = static_cast<float>(sums.busiest * static_cast<double>(moe->experts) /
+                                         (tokens * layers * static_cast<double>(moe->top_k)));
   row.grad_norm = report.clip.norm;
   row.clip_coef = report.clip.coefficient;
   row.lr = static_cast<float>(learning_rate(config.optimizer, config.run.steps, progress.step));

@@ -5,6 +5,7 @@
 
 #include "core/config/batch_advice.hpp"
 #include "core/config/config.hpp"
+#include "kernels/base/index.hpp"
 
 namespace tessera {
 namespace {
@@ -31,6 +32,56 @@ void check_attention(const ModelConfig& model, Findings& found) {
                      fmt::format("{} does not divide heads {}", model.kv_heads.get(), model.heads)});
 }
 
+/// All divisors of n, ascending.
+std::vector<std::int64_t> divisors(std::int64_t n) {
+  std::vector<std::int64_t> small, large;
+  for (std::int64_t i = 1; i * i <= n; ++i) {
+    if (n % i != 0) continue;
+    small.push_back(i);
+    if (i * i != n) large.insert(large.begin(), n / i);
+  }
+  small.insert(small.end(), large.begin(), large.end());
+  return small;
+}
+
+/// A list for messages: "1, 2 or 4".
+std::string one_of(const std::vector<std::int64_t>& numbers) {
+  if (numbers.size() == 1) return fmt::format("{}", numbers.front());
+  return fmt::format("{} or {}", fmt::join(numbers.begin(), std::prev(numbers.end()), ", "), numbers.back());
+}
+
+/// Groups that a router chooses first.
+void check_groups(const MoeConfig& moe, Findings& found) {
+  if (!divides(moe.groups, moe.experts)) {
+    found.push_back({{"model.moe.groups", "model.moe.experts"},
+                     fmt::format("{} does not divide {} experts, of which each group has as many: use {}", moe.groups,
+                                 moe.experts, one_of(divisors(moe.experts)))});
+  } else if (moe.top_groups > moe.groups) {
+    found.push_back({{"model.moe.top_groups", "model.moe.groups"},
+                     fmt::format("{} of {} groups: at most all of them", moe.top_groups.get(), moe.groups)});
+  } else if (const std::int64_t each = moe.experts / moe.groups; moe.top_groups * each < moe.top_k) {
+    found.push_back({{"model.moe.top_groups", "model.moe.groups", "model.moe.top_k"},
+                     fmt::format("{} groups of {} experts do not hold the {} that a token visits: use {} or more",
+                                 moe.top_groups.get(), each, moe.top_k, ceil_div(moe.top_k, each))});
+  }
+}
+
+void check_experts(const ModelConfig& model, const MoeConfig& moe, Findings& found) {
+  if (moe.top_k > moe.experts)
+    found.push_back({{"model.moe.top_k", "model.moe.experts"},
+                     fmt::format("{} of {} experts: at most all of them", moe.top_k, moe.experts)});
+  else if (moe.experts > 0)
+    check_groups(moe, found);
+  if (model.layers > 0 && moe.blocks().among(model.layers) == 0)
+    found.push_back({{moe.first_dense >= model.layers ? "model.moe.first_dense" : "model.moe.every", "model.layers"},
+                     fmt::format("leaves none of {} layers with experts: use a smaller one, or leave model.moe out",
+                                 model.layers)});
+  if (moe.shared_gate && moe.shared_ffn == 0)
+    found.push_back({{"model.moe.shared_gate", "model.moe.shared_ffn"},
+                     "there is no shared expert whose answer it could multiply: give shared_ffn its width, or leave "
+                     "the gate out"});
+}
+
 void check_model(const ModelConfig& model, DataKind data, Findings& found) {
   check_attention(model, found);
   if (!model.vocab.known())
@@ -39,9 +90,7 @@ void check_model(const ModelConfig& model, DataKind data, Findings& found) {
   else if (data == DataKind::text && model.vocab < 256)
     found.push_back({{"model.vocab", "data.kind"},
                      fmt::format("{} entries cannot hold the 256 bytes of data.kind text", model.vocab.get())});
-  if (model.moe && model.moe->top_k > model.moe->experts)
-    found.push_back({{"model.moe.top_k", "model.moe.experts"},
-                     fmt::format("{} of {} experts: at most all of them", model.moe->top_k, model.moe->experts)});
+  if (model.moe) check_experts(model, *model.moe, found);
 }
 
 void check_mixture(const DataConfig& data, Findings& found) {
@@ -75,6 +124,26 @@ void check_data(const DataConfig& data, Findings& found) {
                                  data.eval_fraction.get())});
 }
 
+/// Counts of slots are sums in fp32, exact below 2^24. A bias compares them with an expert's even share of a step; a
+/// load is one itself, of at most all tokens.
+void check_counts(const RunConfig& config, Findings& found) {
+  const auto& moe = config.model.moe;
+  if (!moe || moe->experts <= 0) return;
+  constexpr double most = 1 << 24;
+  const double tokens = static_cast<double>(config.batch.global) * static_cast<double>(config.model.seq_len);
+  const double share = tokens * static_cast<double>(moe->top_k) / static_cast<double>(moe->experts);
+  if (moe->bias && share >= most)
+    found.push_back({{"model.moe.bias", "batch.global", "model.seq_len", "model.moe.top_k", "model.moe.experts"},
+                     fmt::format("an expert's even share of a step is {:.3g} tokens, and they are counted exactly "
+                                 "below {:g} alone: use a smaller batch, more experts, or no bias",
+                                 share, most)});
+  if (moe->balance_over == BalanceOver::batch && tokens >= most)
+    found.push_back({{"model.moe.balance_over", "batch.global", "model.seq_len"},
+                     fmt::format("is batch, and a step's {:.3g} tokens are counted exactly below {:g} alone: use a "
+                                 "smaller batch, or balance_over sequence",
+                                 tokens, most)});
+}
+
 /// Refuses sizes whose products would overflow 64 bits; no machine could hold such a model.
 void check_size(const RunConfig& config, Findings& found) {
   constexpr double most = 1e15;
@@ -82,12 +151,16 @@ void check_size(const RunConfig& config, Findings& found) {
   const auto real = [](std::int64_t n) { return static_cast<double>(n); };
   const double head_dim = m.head_dim.known() ? real(m.head_dim) : 0, vocab = m.vocab.known() ? real(m.vocab) : 0;
   const double heads = (2 * real(m.heads) + 2 * real(m.kv_heads)) * head_dim, inner = 3 * real(m.ffn);
-  const double experts = m.moe ? real(m.moe->experts) : 1, visited = m.moe ? real(m.moe->top_k) : 1;
-  const double parameters = real(m.layers) * real(m.hidden) * (heads + inner * experts) + 2 * vocab * real(m.hidden);
+  const double mixtures = m.moe ? real(m.moe->blocks().among(m.layers)) : 0, dense = real(m.layers) - mixtures;
+  const double expert = m.moe ? 3 * real(m.moe->ffn) : 0, shared = m.moe ? 3 * real(m.moe->shared_ffn) : 0;
+  const double experts = m.moe ? real(m.moe->experts) : 0, visited = m.moe ? real(m.moe->top_k) : 0;
+  const double held = dense * inner + mixtures * (expert * experts + shared);
+  const double parameters = real(m.hidden) * (real(m.layers) * heads + held) + 2 * vocab * real(m.hidden);
   if (parameters > most)
     found.push_back({{"model.hidden", "model.layers", "model.ffn", "model.heads", "model.vocab", "model.moe.experts"},
                      fmt::format("{:.1g} parameters are more than {:g}, which no machine holds", parameters, most)});
-  const double of_token = real(m.layers) * (8 * real(m.hidden) + heads + inner * visited) + vocab;
+  const double of_token = real(m.layers) * (8 * real(m.hidden) + heads) + dense * inner +
+                          mixtures * (expert * visited + shared) + vocab;
   if (const double numbers = real(config.batch.micro) * real(m.seq_len) * of_token; numbers > most)
     found.push_back({{"batch.micro", "model.seq_len", "model.hidden", "model.layers", "model.ffn", "model.heads"},
                      fmt::format("{:.1g} numbers in a micro-batch are more than {:g}, which no machine holds", numbers,
@@ -145,24 +218,6 @@ void check_gather(const RunConfig& config, Findings& found) {
     found.push_back({{"proof.cuts", "proof.wire"},
                      fmt::format("is flat, and codes of {} travel by whole rows of blocks: use cuts tile, or wire bf16",
                                  name_of(config.precision.recipe))});
-}
-
-/// All divisors of n, ascending.
-std::vector<std::int64_t> divisors(std::int64_t n) {
-  std::vector<std::int64_t> small, large;
-  for (std::int64_t i = 1; i * i <= n; ++i) {
-    if (n % i != 0) continue;
-    small.push_back(i);
-    if (i * i != n) large.insert(large.begin(), n / i);
-  }
-  small.insert(small.end(), large.begin(), large.end());
-  return small;
-}
-
-/// A list for messages: "1, 2 or 4".
-std::string one_of(const std::vector<std::int64_t>& numbers) {
-  if (numbers.size() == 1) return fmt::format("{}", numbers.front());
-  return fmt::format("{} or {}", fmt::join(numbers.begin(), std::prev(numbers.end()), ", "), numbers.back());
 }
 
 void check_experts(const RunConfig& config, Findings& found) {
@@ -228,6 +283,7 @@ Findings check(const RunConfig& config) {
   check_precision(config, found);
   check_model(config.model, config.data.kind, found);
   check_size(config, found);
+  check_counts(config, found);
   check_schedule(config.optimizer, config.run.steps, found);
   check_gather(config, found);
   check_checkpoint(config, found);

@@ -2,6 +2,7 @@
 #include <optional>
 #include <string_view>
 
+#include "kernels/moe/scores.hpp"
 #include "kernels/normalize/normalize.hpp"
 
 namespace tessera {
@@ -9,6 +10,8 @@ namespace tessera {
 enum class Position { learned, rotary };
 enum class Activation { gelu, swiglu };
 enum class ExpertWeights { single, discrete };
+enum class RouterLogits { fp32, bf16 };
+enum class BalanceOver { sequence, batch };
 enum class ExpertLayout { as_in_memory, single, discrete };
 enum class CheckpointIo { mpio, direct };
 enum class RecomputeMode { none, selective, full };
@@ -51,6 +54,15 @@ template <> struct Names<Activation> {
 template <> struct Names<ExpertWeights> {
   static constexpr Name<ExpertWeights> table[] = {{ExpertWeights::single, "single"},
                                                   {ExpertWeights::discrete, "discrete"}};
+};
+template <> struct Names<Scores> {
+  static constexpr Name<Scores> table[] = {{Scores::softmax, "softmax"}, {Scores::sigmoid, "sigmoid"}};
+};
+template <> struct Names<BalanceOver> {
+  static constexpr Name<BalanceOver> table[] = {{BalanceOver::sequence, "sequence"}, {BalanceOver::batch, "batch"}};
+};
+template <> struct Names<RouterLogits> {
+  static constexpr Name<RouterLogits> table[] = {{RouterLogits::fp32, "fp32"}, {RouterLogits::bf16, "bf16"}};
 };
 template <> struct Names<ExpertLayout> {
   static constexpr Name<ExpertLayout> table[] = {

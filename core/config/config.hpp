@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/config/choices.hpp"
+#include "core/config/moe_config.hpp"
 #include "core/config/rule.hpp"
 #include "kernels/base/runtime.hpp"
 
@@ -42,28 +43,6 @@ struct RunSection {
           "Steps between lines of the console, each with means since the line before; 0: a line a second");
   }
   bool operator==(const RunSection&) const = default;
-};
-
-struct MoeConfig {
-  std::int64_t experts = 0;
-  std::int64_t top_k = 0;
-  ExpertWeights weights = ExpertWeights::single;
-  Derived<bool> renormalize;
-  double balance_coef = 0.01;
-  double z_coef = 0.001;
-
-  template <class Self, class V> static void visit(Self& self, V& v) {
-    using enum Restart;
-    v.required("experts", self.experts, from_to(1, 65536), fixed, "Experts of each layer");
-    v.required("top_k", self.top_k, from_to(1, 65536), fixed, "Experts that each token visits");
-    v.key("weights", self.weights, OneOf(), may_change,
-          "single: one grouped parameter for all experts; discrete: one parameter each. Same bits either way");
-    v.derived("renormalize", self.renormalize, OneOf(), fixed, "true when top_k > 1",
-              "Scale the chosen experts' probabilities to sum 1");
-    v.key("balance_coef", self.balance_coef, from_to(0, 1e3), may_change, "Weight of the balance loss (Switch)");
-    v.key("z_coef", self.z_coef, from_to(0, 1e3), may_change, "Weight of the router's z-loss (ST-MoE)");
-  }
-  bool operator==(const MoeConfig&) const = default;
 };
 
 struct RopeScalingConfig {
@@ -115,7 +94,7 @@ struct ModelConfig {
               "Key and value heads; fewer than heads: grouped-query attention");
     v.derived("head_dim", self.head_dim, from_to(1, 65536), fixed, "hidden / heads", "Width of one head");
     v.derived("ffn", self.ffn, from_to(1, 1 << 24), fixed, "4 hidden; swiglu: 8/3 hidden, rounded up to 128",
-              "Inner width of the feed-forward layer, or of each expert");
+              "Inner width of dense feed-forward layers");
     v.required("seq_len", self.seq_len, from_to(1, 1 << 24), fixed, "Tokens of a sequence");
     v.key("norm", self.norm, OneOf(), fixed, "layer: mean and variance; rms: root mean square, no bias");
     v.key("norm_eps", self.norm_eps, from_to(1e-30, 1), fixed, "Added to the mean square before its root");
@@ -133,7 +112,7 @@ struct ModelConfig {
               "Entries of the vocabulary");
     v.section("rope_scaling", self.rope_scaling,
               "Slower rotary angles for longer texts, by the rule of Llama 3; without it none is changed");
-    v.section("moe", self.moe, "Mixture of experts in place of the feed-forward layer; without it the model is dense");
+    v.section("moe", self.moe, "Mixture of experts in place of feed-forward layers; without it the model is dense");
   }
   bool operator==(const ModelConfig&) const = default;
 };

@@ -14,7 +14,13 @@ void derive_model(ModelConfig& model, DataKind data) {
   model.ffn.fill(gated ? round_up(ceil_div(8 * model.hidden, 3), 128) : 4 * model.hidden);
   model.bias.fill(model.norm == Norm::layer);
   if (data == DataKind::text) model.vocab.fill(256);
-  if (model.moe) model.moe->renormalize.fill(model.moe->top_k > 1);
+  if (auto& moe = model.moe) {
+    moe->ffn.fill(model.ffn);
+    moe->renormalize.fill(moe->top_k > 1);
+    moe->top_groups.fill(moe->groups);
+    moe->balance_coef.fill(moe->bias ? 0.0001 : 0.01);
+    moe->z_coef.fill(moe->scores == Scores::sigmoid ? 0 : 0.001);
+  }
 }
 
 /// The format of the recipe's codes; bf16 has none.

@@ -36,6 +36,20 @@ constexpr Effect effects[] = {
     {"model.rope_scaling", "model.position", "with position rotary", rotary},
     {"model.rope_scaling", "model.rope_scaling.factor", "with a factor above 1",
      [](const RunConfig& c) { return !rotary(c) || !c.model.rope_scaling || c.model.rope_scaling->factor > 1; }},
+    {"model.ffn", "model.moe.ffn", "on dense layers, of which moe.first_dense and moe.every leave none",
+     [](const RunConfig& c) {
+       return !c.model.moe || c.model.moe->ffn.get() == c.model.ffn.get() ||
+              c.model.moe->blocks().among(c.model.layers) < c.model.layers;
+     }},
+    {"model.moe.groups", "model.moe.top_groups", "with top_groups below groups",
+     [](const RunConfig& c) {
+       const auto& moe = c.model.moe;
+       return !moe || moe->groups == 1 || moe->top_groups < moe->groups;
+     }},
+    {"model.moe.balance_over", "model.moe.balance_coef", "with balance_coef above 0",
+     [](const RunConfig& c) { return !c.model.moe || c.model.moe->balance_coef > 0; }},
+    {"model.moe.bias_rate", "model.moe.bias", "with bias true",
+     [](const RunConfig& c) { return !c.model.moe || c.model.moe->bias; }},
     {"recompute.modules", "recompute.mode", "with mode selective",
      [](const RunConfig& c) { return c.recompute.mode == RecomputeMode::selective; }},
     {"data.root", "data.files", "on patterns that are no absolute paths",

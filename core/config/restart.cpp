@@ -19,7 +19,8 @@ struct Kept {
 bool is_told(const std::string& key) {
   constexpr std::string_view told[] = {"optimizer.",           "precision.recipe",        "precision.quantize_head",
                                        "precision.bf16_first", "precision.bf16_last",     "model.moe.balance_coef",
-                                       "model.moe.z_coef",      "data.eval_files",         "eval.batches"};
+                                       "model.moe.z_coef",      "model.moe.bias_rate",     "data.eval_files",
+                                       "eval.batches"};
   return std::ranges::any_of(told, [&](std::string_view one) { return key.starts_with(one); });
 }
 

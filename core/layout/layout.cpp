@@ -14,8 +14,10 @@ namespace {
 
 BucketKey key_of(const ParamSpec& spec, const LayoutRules& rules) {
   const auto processes = spec.role == Role::expert ? ProcessGroup::expert : ProcessGroup::dense;
-  return {spec.format, processes, is_matrix(spec.role) ? rules.matrices : OwnerKind::element_sharded,
-          rules.unit == GatherUnit::bucket ? -1 : spec.module};
+  const OwnerKind owner = is_counted(spec.role)  ? OwnerKind::counted
+                          : is_matrix(spec.role) ? rules.matrices
+                                                 : OwnerKind::element_sharded;
+  return {spec.format, processes, owner, rules.unit == GatherUnit::bucket ? -1 : spec.module};
 }
 
 int ranks_of(ProcessGroup processes, const LayoutRules& rules) {
@@ -26,7 +28,7 @@ int ranks_of(ProcessGroup processes, const LayoutRules& rules) {
 /// otherwise few ranks would own and send all of it, and their network links would be the step's slowest.
 bool full(const Bucket& bucket, const LayoutRules& rules) {
   if (rules.unit != GatherUnit::bucket || bucket.size.value < rules.bucket_elements) return false;
-  if (bucket.key.owner == OwnerKind::element_sharded) return true;
+  if (bucket.key.owner != OwnerKind::whole_matrix) return true;
   const auto largest = std::ranges::max_element(bucket.members, {}, &Placement::size);
   return 10 * bucket.size.value >= 9 * ranks_of(bucket.key.processes, rules) * largest->size.value;
 }

@@ -13,10 +13,12 @@
 
 namespace tessera {
 
-/// How the optimizer's work on a bucket is divided: each rank steps a slice of its elements, or whole matrices.
-enum class OwnerKind : std::uint8_t { element_sharded, whole_matrix };
+/// How the optimizer's work on a bucket is divided: each rank steps a slice of its elements, or whole matrices. Counted
+/// are slices of elements whose gradients are counts: see is_counted().
+enum class OwnerKind : std::uint8_t { element_sharded, whole_matrix, counted };
 constexpr const char* name_of(OwnerKind k) {
-  return k == OwnerKind::element_sharded ? "element-sharded" : "whole-matrix";
+  constexpr const char* names[] = {"element-sharded", "whole-matrix", "counted"};
+  return names[static_cast<int>(k)];
 }
 
 /// Unit of an all-gather: with sharding `optimizer` a bucket of about bucket_elements; with full sharding, where ranks

@@ -21,6 +21,7 @@ std::int64_t ParamSpec::real_elements() const {
 }
 
 WeightFormat format_of(const ParamSpec& spec, const FormatRules& rules) {
+  if (is_counted(spec.role)) return {DType::f32, {}};
   const bool in_blocks = rules.first_block <= spec.block && spec.block < rules.end_block;
   const bool quantized = (is_matrix(spec.role) && in_blocks) || (spec.role == Role::head && rules.head);
   return quantized ? rules.weight : WeightFormat{rules.weight.plain, {}};

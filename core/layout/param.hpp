@@ -12,11 +12,27 @@
 namespace tessera {
 
 /// Role of a parameter. Weight decay, quantization and the optimizer follow from the role, never from the name.
-enum class Role : std::uint8_t { matrix, expert, embedding, position, head, norm, bias, router };
+enum class Role : std::uint8_t {
+  matrix,
+  expert,
+  embedding,
+  position,
+  head,
+  norm,
+  bias,
+  router,
+  router_bias,
+  router_load
+};
 
 /// Whether a role is that of a block's matrix, or a stack of them: Muon steps these, and recipes quantize them.
 constexpr bool is_matrix(Role role) { return role == Role::matrix || role == Role::expert; }
-constexpr bool decays(Role role) { return role != Role::norm && role != Role::bias && role != Role::router; }
+/// Whether a parameter's gradient is a count of what a step did, rather than a slope of the loss: it has no part in the
+/// gradient's norm, and a rule of its own.
+constexpr bool is_counted(Role role) { return role == Role::router_bias || role == Role::router_load; }
+constexpr bool decays(Role role) {
+  return role != Role::norm && role != Role::bias && role != Role::router && !is_counted(role);
+}
 
 /// Initial value of a parameter: drawn from a normal distribution of mean 0, zero or one.
 struct Start {
@@ -74,6 +90,7 @@ struct FormatRules {
 
 /// The format of one parameter, from its role and block: the only place that decides what is quantized. Quantized are
 /// matrices and experts of the rules' blocks and, if rules.head, an untied head. A tied head is an embedding: plain.
+/// What is counted is fp32: steps of a selection bias are smaller than those of bf16.
 WeightFormat format_of(const ParamSpec& spec, const FormatRules& rules);
 
 /// The parameters of a model in registration (forward) order: the only list of them, each with its format.

@@ -15,6 +15,7 @@ const GptShape& checked(const GptShape& shape) {
           "rotary positions need an even head_dim");
   require(!shape.moe || (shape.moe->top_k >= 1 && shape.moe->top_k <= shape.moe->experts), "Gpt",
           "top_k must lie between 1 and the number of experts");
+  require(!shape.moe || shape.moe->ffn >= 1, "Gpt", "experts have a width");
   require(!shape.moe || shape.moe->experts % shape.moe->group.size == 0, "Gpt",
           "ranks of an expert group hold equal shares of the experts");
   return shape;
@@ -24,7 +25,7 @@ std::vector<Recompute<Block>> blocks_of(ParamRegistry& registry, const GptShape&
   std::vector<Recompute<Block>> blocks;
   for (int i = 0; i < shape.layers; ++i) {
     const ParamRegistry::InBlock block(registry, i);
-    blocks.emplace_back(shape.keep.block, Block(registry, "layers." + std::to_string(i), shape));
+    blocks.emplace_back(shape.keep.block, Block(registry, i, shape));
   }
   return blocks;
 }

@@ -27,6 +27,25 @@ KeepRules keep_rules(const RecomputeConfig& config) {
   return rules;
 }
 
+MoeShape moe_shape(const MoeConfig& moe, const RankIn& group, double room) {
+  const DType logits = moe.logits == RouterLogits::bf16 ? DType::bf16 : DType::f32;
+  return {.experts = moe.experts,
+          .top_k = moe.top_k,
+          .renormalize = moe.renormalize,
+          .weights = moe.weights,
+          .balance_coef = moe.balance_coef,
+          .z_coef = moe.z_coef,
+          .group = group,
+          .room = room,
+          .ffn = moe.ffn,
+          .blocks = moe.blocks(),
+          .shared_ffn = moe.shared_ffn,
+          .shared_gate = moe.shared_gate,
+          .rule = {moe.scores, logits, moe.scale, moe.groups, moe.top_groups},
+          .balance_over = moe.balance_over,
+          .bias = moe.bias};
+}
+
 }  // namespace
 
 ArrivalShape MoeShape::arrival(std::int64_t tokens, std::int64_t row_multiple) const {
@@ -61,9 +80,7 @@ GptShape GptShape::from(const RunConfig& config, const RankIn& experts) {
   shape.qk_norm = model.qk_norm;
   shape.tied_head = model.tied_head;
   if (const auto& moe = model.moe)
-    shape.moe = MoeShape{moe->experts,      moe->top_k,  moe->renormalize, moe->weights,
-                         moe->balance_coef, moe->z_coef, experts,
-                         config.parallel.expert > 1 ? config.parallel.expert_room.get() : 0};
+    shape.moe = moe_shape(*moe, experts, config.parallel.expert > 1 ? config.parallel.expert_room.get() : 0);
   shape.compute = config.precision.compute == Compute::bf16 ? DType::bf16 : DType::f32;
   shape.recipe = recipe_of(config.precision);
   shape.accumulation = config.precision.fuse_wgrad ? Accumulation::fused : Accumulation::unfused;

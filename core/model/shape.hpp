@@ -19,6 +19,13 @@ struct MoeShape {
   double balance_coef = 0, z_coef = 0;
   RankIn group = {};  ///< this rank in its expert group, whose ranks hold the experts between them
   double room = 0;    ///< rows that this rank has room for / its even share M k; 0: enough for any routing
+  std::int64_t ffn = 0;         ///< F of an expert
+  MixtureBlocks blocks = {};    ///< those that have experts
+  std::int64_t shared_ffn = 0;  ///< F of the expert that every token visits; 0: none
+  bool shared_gate = false;     ///< its answer is multiplied by the sigmoid of a logit of its own
+  ScoreRule rule = {};
+  BalanceOver balance_over = BalanceOver::sequence;
+  bool bias = false;  ///< experts are chosen by score plus a bias that follows their load
 
   std::int64_t held() const { return experts / group.size; }
   std::int64_t first() const { return group.rank * held(); }  ///< first of the experts that this rank holds
@@ -42,7 +49,7 @@ struct GptShape {
   std::int64_t heads = 0;       ///< H
   std::int64_t kv_heads = 0;    ///< G
   std::int64_t head_dim = 0;    ///< D
-  std::int64_t ffn = 0;         ///< F, of each expert
+  std::int64_t ffn = 0;         ///< F, of dense layers
   std::int64_t seq_len = 0;     ///< T
   std::int64_t vocabulary = 0;  ///< V
   Norm norm = Norm::layer;
@@ -64,6 +71,7 @@ struct GptShape {
   /// Elements of logits that exist at once: the head works on as many rows of the batch at a time (at least one).
   std::int64_t logits_at_once = std::int64_t{1} << 28;
 
+  bool has_experts(std::int64_t block) const { return moe && moe->blocks.contain(block); }
   /// Rows of the vocabulary's matrices in memory.
   std::int64_t padded_vocabulary() const { return round_up(vocabulary, 128); }
   /// The type of statistics, router logits and other small sums.

@@ -1,30 +1,36 @@
 #include "core/optim/clip.hpp"
 
-#include <algorithm>
 #include <array>
+#include <utility>
 
 #include "kernels/convert/convert.hpp"
 
 namespace tessera {
 namespace {
 
-/// Adds the squares of this rank's slices of all buckets, in calls of as many slices as the array holds.
-void add_all_squares(Stream& stream, const Tensor& words, const Reduced& gradients) {
+/// Adds the squares of this rank's slices of all buckets but counted ones, in calls of as many slices as the array
+/// holds.
+void add_all_squares(Stream& stream, const Tensor& words, const Reduced& gradients, const ParamLayout& layout) {
   std::array<Tensor, 64> some;
-  const auto all = static_cast<std::size_t>(gradients.buckets());
-  for (std::size_t begin = 0; begin < all; begin += some.size()) {
-    const std::size_t count = std::min(some.size(), all - begin);
-    for (std::size_t i = 0; i < count; ++i) some[i] = gradients.shard({static_cast<int>(begin + i)});
-    add_squares(stream, words, {some.data(), count});
+  std::size_t count = 0;
+  const auto add = [&] {
+    if (count > 0) add_squares(stream, words, {some.data(), std::exchange(count, 0)});
+  };
+  for (BucketId b : layout.buckets().ids()) {
+    if (layout.buckets()[b].key.owner == OwnerKind::counted) continue;
+    some[count++] = gradients.shard(b);
+    if (count == some.size()) add();
   }
+  add();
 }
 
 }  // namespace
 
-void decide_clipping(Stream& stream, const Reduced& gradients, Communicator& world, const Tensor& words,
-                     ClipResult* result, float clip, const float* limit, const Tensor& not_finite) {
+void decide_clipping(Stream& stream, const Reduced& gradients, const ParamLayout& layout, Communicator& world,
+                     const Tensor& words, ClipResult* result, float clip, const float* limit,
+                     const Tensor& not_finite) {
   clear(stream, words);
-  add_all_squares(stream, words, gradients);
+  add_all_squares(stream, words, gradients, layout);
   if (not_finite) add_not_finite(stream, words, not_finite);
   if (world.size() > 1) {
     const Exchange sum{{}, words, {}, {}};

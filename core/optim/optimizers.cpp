@@ -9,8 +9,8 @@
 
 namespace tessera {
 
-std::vector<std::unique_ptr<Rule>> rules_of(const OptimizerConfig& config, Device& device,
-                                            const ParamRegistry& registry, const ParamLayout& layout,
+std::vector<std::unique_ptr<Rule>> rules_of(const OptimizerConfig& config, const BalanceSettings& balance,
+                                            Device& device, const ParamRegistry& registry, const ParamLayout& layout,
                                             const Ranks& ranks) {
   const auto owned_as = [&](OwnerKind kind) {
     std::vector<BucketId> buckets;
@@ -24,6 +24,8 @@ std::vector<std::unique_ptr<Rule>> rules_of(const OptimizerConfig& config, Devic
                                           config.weight_decay, type_of(config.moments)));
   if (std::vector<BucketId> whole = owned_as(OwnerKind::whole_matrix); !whole.empty())
     rules.push_back(std::make_unique<Muon>(device, registry, layout, ranks, std::move(whole), config));
+  if (std::vector<BucketId> counted = owned_as(OwnerKind::counted); !counted.empty())
+    rules.push_back(std::make_unique<Balance>(device, registry, layout, ranks, std::move(counted), balance));
   return rules;
 }
 

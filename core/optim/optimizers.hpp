@@ -5,14 +5,14 @@
 
 #include "core/config/config.hpp"
 #include "core/device/device.hpp"
-#include "core/optim/rule.hpp"
+#include "core/optim/balance.hpp"
 
 namespace tessera {
 
 /// Makes the rules of a deck's `optimizer` for the buckets of a layout: AdamW for element-sharded ones, Muon for
-/// whole-matrix ones. Allocates. Local.
-std::vector<std::unique_ptr<Rule>> rules_of(const OptimizerConfig& config, Device& device,
-                                            const ParamRegistry& registry, const ParamLayout& layout,
+/// whole-matrix ones, Balance for counted ones. Allocates. Local.
+std::vector<std::unique_ptr<Rule>> rules_of(const OptimizerConfig& config, const BalanceSettings& balance,
+                                            Device& device, const ParamRegistry& registry, const ParamLayout& layout,
                                             const Ranks& ranks);
 
 /// Steps the fp32 masters of this rank's slices: a list of rules, each bucket with exactly one.

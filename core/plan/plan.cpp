@@ -39,6 +39,13 @@ FormatRules format_rules(const RunConfig& config) {
           static_cast<int>(config.model.layers - precision.bf16_last), precision.quantize_head};
 }
 
+BalanceSettings balance_of(const RunConfig& config) {
+  const auto& moe = config.model.moe;
+  if (!moe) return {};
+  const std::int64_t slots = config.batch.global * config.model.seq_len * moe->top_k;
+  return {static_cast<float>(moe->bias_rate), static_cast<double>(slots)};
+}
+
 StepKey key_of(const StepMemory& memory) { return {0, memory.step()}; }
 
 /// A dry run of one rank's model, on a measuring device and a mesh that moves nothing.
@@ -327,6 +334,7 @@ RunPlan laid_out(const RunConfig& config, int ranks, int rank) {
            sync,
            {},
            config.optimizer,
+           balance_of(config),
            sizes},
           config};
 }

@@ -54,7 +54,8 @@ Engine::Engine(Device& device, const StepPlan& plan, Mesh& mesh)
       stream_(device.compute()),
       masters_(device, plan.layout, mesh.ranks()),
       sync_(device, plan.registry, plan.layout, plan.schedule, masters_, mesh, plan.sync),
-      optimizers_(rules_of(plan.optimizer, device, plan.registry, plan.layout, mesh.ranks()), plan.layout),
+      optimizers_(rules_of(plan.optimizer, plan.balance, device, plan.registry, plan.layout, mesh.ranks()),
+                  plan.layout),
       memory_(device, mesh.ranks().world, plan.sizes, std::ssize(optimizers_.counters())),
       activations_(device.arena(Category::activations, plan.sizes.activation_bytes)),
       repeated_(device, mesh) {
@@ -245,7 +246,7 @@ Reduced Engine::reduce(Accumulating&& sum) {
 /// Computes the norm and whether the step is skipped.
 void Engine::decide(const Reduced& gradients) {
   const Region region(stream_, RegionName::update);
-  decide_clipping(stream_, gradients, mesh_.world(), memory_.squares(), memory_.clip(),
+  decide_clipping(stream_, gradients, plan_.layout, mesh_.world(), memory_.squares(), memory_.clip(),
                   static_cast<float>(plan_.optimizer.clip), memory_.norm_limit(),
                   quantizes() ? memory_.counted_sums() : Tensor{});
 }

@@ -5,6 +5,7 @@
 #include "core/config/config.hpp"
 #include "core/layout/layout.hpp"
 #include "core/model/gpt.hpp"
+#include "core/optim/balance.hpp"
 #include "core/params/sync_rules.hpp"
 #include "core/params/sync_schedule.hpp"
 #include "core/step/step_sizes.hpp"
@@ -25,6 +26,7 @@ struct StepPlan {
 
   SyncInputs sync_inputs() const { return {usage, registry, layout, ranks, sync}; }
   OptimizerConfig optimizer;
+  BalanceSettings balance;
   StepSizes sizes;
 };
 

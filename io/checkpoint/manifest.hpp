@@ -14,7 +14,7 @@ namespace tessera {
 
 /// The format that this build writes. It reads every minor version of the same major version up to its own.
 struct FormatVersion {
-  std::int64_t major = 1, minor = 4;
+  std::int64_t major = 1, minor = 5;
   std::string text() const;
   bool operator==(const FormatVersion&) const = default;
 };
@@ -66,8 +66,8 @@ bool of_later_format(const std::string& text);
 /// The SHA-256 (FIPS 180-4) of bytes, as 64 lower-case hex digits.
 std::string sha256(std::string_view bytes);
 
-/// sha256() of the deck's model section, without keys that do not fix tensors: moe.weights, moe.balance_coef,
-/// moe.z_coef.
+/// sha256() of the deck's model section, without keys that do not fix tensors: moe.weights, moe.balance_coef and others
+/// that a restart may change.
 std::string model_fingerprint(const ModelConfig& model);
 
 }  // namespace tessera

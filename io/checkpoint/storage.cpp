@@ -6,7 +6,8 @@ namespace tessera {
 namespace {
 
 /// Names in the order of Role.
-constexpr const char* role_names[] = {"matrix", "expert", "embedding", "position", "head", "norm", "bias", "router"};
+constexpr const char* role_names[] = {"matrix", "expert", "embedding", "position", "head", "norm", "bias",
+                                      "router", "router_bias", "router_load"};
 
 }  // namespace
 
@@ -18,6 +19,7 @@ std::string expert_path(const std::string& path, std::int64_t expert) {
 }
 
 std::string axes_of(Role role, int rank) {
+  if (is_counted(role)) return "expert";
   if (rank == 1) return "out";
   if (rank == 3) return "expert,out,in";
   switch (role) {

@@ -34,7 +34,7 @@ ModelFacts facts_of(const ConvertOptions& options, const ModelFacts& source) {
   origin.hosts = options.program.hosts;
   origin.experts = options.experts.value_or(origin.experts);
   for (StateTensor& tensor : facts.tensors)
-    if (tensor.slot == "model")
+    if (tensor.slot == "model" && !is_counted(tensor.role))
       tensor.type = options.type.value_or(options.target == Target::safetensors ? tensor.type : DType::f32);
   return facts;
 }

@@ -424,7 +424,17 @@ Family family_of(const ModelConfig& model, const std::string& whose) {
     problems.add(Exit::file, fmt::format("{}: model.heads: {} do not divide hidden {}, which transformers demands",
                                          whose, model.heads, model.hidden));
   if (family != Family::llama) wants("model.bias", model.bias.get(), family == Family::gpt2);
-  if (model.moe) wants("model.moe.renormalize", model.moe->renormalize.get(), true);
+  if (const auto& moe = model.moe) {
+    wants("model.moe.ffn", moe->ffn.get(), model.ffn.get());
+    wants("model.moe.first_dense", moe->first_dense, std::int64_t{0});
+    wants("model.moe.every", moe->every, std::int64_t{1});
+    wants("model.moe.shared_ffn", moe->shared_ffn, std::int64_t{0});
+    wants("model.moe.scores", moe->scores, Scores::softmax);
+    wants("model.moe.renormalize", moe->renormalize.get(), true);
+    wants("model.moe.scale", moe->scale, 1.0);
+    wants("model.moe.top_groups", moe->top_groups.get(), moe->groups);
+    wants("model.moe.bias", moe->bias, false);
+  }
   problems.raise();
   return family;
 }
@@ -485,7 +495,7 @@ std::string hf_config_text(Family family, const ModelConfig& model, DType type, 
                  {"num_local_experts", model.moe->experts},
                  {"num_experts_per_tok", model.moe->top_k},
                  {"sliding_window", nullptr},
-                 {"router_aux_loss_coef", model.moe->balance_coef}});
+                 {"router_aux_loss_coef", model.moe->balance_coef.get()}});
   else
     json.update({{"architectures", Json::array({"LlamaForCausalLM"})},
                  {"attention_bias", model.bias.get()},

@@ -1,5 +1,6 @@
 #pragma once
 #include "kernels/base/stream.hpp"
+#include "kernels/moe/scores.hpp"
 
 namespace tessera {
 
@@ -7,6 +8,7 @@ struct RouterShape {
   std::int64_t sequences = 0, length = 0, experts = 0, top_k = 0;
   bool renormalize = true;
   std::int64_t row_multiple = 1;  ///< each expert's rows begin at a multiple of this
+  ScoreRule rule = {};
   std::int64_t tokens() const { return sequences * length; }
   std::int64_t slots() const { return tokens() * top_k; }
   /// Number of rows S that suffices for all slots with any routing.
@@ -16,14 +18,16 @@ struct RouterShape {
 /// Routing of M tokens to experts: M k slots, a slot being one of a token's k experts, in S = RouterShape::rows() rows
 /// sorted by expert (the permuted order). All on the device; the host does not read it.
 struct Routing {
-  Tensor probabilities;  ///< [M,E] fp32 (fp64): softmax of the router logits
+  Tensor scores;         ///< [M,E] fp32 (fp64): softmax or sigmoid of the router logits
   Tensor log_sum;        ///< [M] fp32 (fp64): logsumexp of the logits
-  Tensor expert;         ///< [M,k] i32, the k most probable (ties: lower index), most probable first
-  Tensor weight;         ///< [M,k] fp32 (fp64): probabilities, renormalised if the shape says so
+  Tensor expert;         ///< [M,k] i32, the k of highest score plus bias (ties: lower index), the highest first
+  Tensor weight;         ///< [M,k] fp32 (fp64): their scores, renormalised if the shape says so, times the scale
   Tensor offsets;        ///< [E+1] i32: rows of expert e are [offsets[e], offsets[e+1]), gaps included
   Tensor row_of_slot;    ///< [M,k] i32: row of slot (m, j)
   Tensor token_of_row;   ///< [S] i32: token m of a row; -1: a gap, which belongs to no token
   Tensor load;           ///< [sequences,E] i32: slots of each sequence by expert
+  Tensor total;          ///< [M] fp32 (fp64): sum of a token's scores; of sigmoids only
+  Tensor logits;         ///< [M,E] fp32 (fp64): the logits; of sigmoids with a z-loss only, which needs their softmax
 };
 
 /// Shape of the rows that arrive at one rank of an expert group, whose ranks hold equal shares of all experts.
@@ -48,28 +52,40 @@ struct Arrivals {
   std::uint64_t refused = 0;  ///< 1 if a rank of the group had no room for a layer's rows
 };
 
-/// Routes tokens by their logits [M,E] fp32 (fp64): fills `routing`. Rows of an expert are in ascending token order.
-/// offsets[e] are multiples of shape.row_multiple. A NaN logit makes its token's weights NaN but still gives valid
-/// experts. Space for sorting is from arena.temp(), released on return. Orders on `stream`. Local.
-void route(Stream& stream, Arena& arena, const RouterShape& shape, const Routing& routing, const Tensor& logits);
+/// Routes tokens by their logits [M,E] fp32 (fp64): fills `routing`, but for routing.logits, which are `logits` if they
+/// are kept. `bias` [E], of the logits' type (empty: zero), is added to the scores for the choice of experts alone.
+/// Rows of an expert are in ascending token order. offsets[e] are multiples of shape.row_multiple. A NaN logit makes
+/// its token's weights NaN (of sigmoids: its expert's) but still gives valid experts. Given equal logits, all back ends
+/// give equal bits. Space for sorting is from arena.temp(), released on return. Orders on `stream`. Local. Source of
+/// groups, sigmoids and bias: DeepSeek-V3 (Liu 2024).
+void route(Stream& stream, Arena& arena, const RouterShape& shape, const Routing& routing, const Tensor& logits,
+           const Tensor& bias = {});
 
-/// Sums of the auxiliary losses over the micro-batch: *balance += sum over sequences of E sum_e f_e P_e and
-/// *z += sum over tokens of log_sum^2 (doubles on the device, either may be null). Summed in double in a fixed order,
-/// whatever the number of threads; one value a sequence from `arena`.temp(), given back on return.
+/// Sums of the auxiliary losses over the micro-batch: *balance += sum over sequences of E sum_e f_e P_e, where P_e is
+/// the mean over tokens of an expert's score divided by the token's sum of scores, and *z += sum over tokens of
+/// log_sum^2 (doubles on the device, either may be null). Summed in double in a fixed order, whatever the number of
+/// threads; one value a sequence from `arena`.temp(), given back on return. f_e is the expert's share of the sequence's
+/// slots, or of all that `counted` [E] fp32 (fp64) holds, if that is not empty: 0 where it holds none.
 void auxiliary_losses(Stream& stream, Arena& arena, const RouterShape& shape, const Routing& routing, double* balance,
-                      double* z);
+                      double* z, const Tensor& counted = {});
+
+/// n [E] fp32 (fp64) = n.beta n + each expert's slots of the micro-batch: exact below 2^24, in any order.
+void add_load(Stream& stream, const Gradient& n, const RouterShape& shape, const Routing& routing);
 
 /// *slots (a double on the device) += number of slots of the micro-batch's busiest expert.
 void add_busiest_expert(Stream& stream, const RouterShape& shape, const Routing& routing, double* slots);
 
 /// Permutes tokens into rows: x_rows [S,C] = x [M,C] gathered by token_of_row; zero in gaps. Any type.
 void permute_forward(Stream& stream, const Tensor& x_rows, const Tensor& x, const Routing& routing);
-/// dx [M,C] = sum over the token's k rows in ascending expert order, in fp32, rounded once.
-void permute_backward(Stream& stream, const Tensor& dx, const Tensor& dx_rows, const Routing& routing);
+/// dx [M,C] = `first` [M,C] (empty: 0; may be dx) + sum over the token's k rows in ascending expert order, in fp32,
+/// rounded once.
+void permute_backward(Stream& stream, const Tensor& dx, const Tensor& dx_rows, const Routing& routing,
+                      const Tensor& first = {});
 
-/// Combines rows into tokens: y [M,C] = sum over the token's slots of weight * row, experts ascending, in fp32, rounded
-/// once.
-void combine_forward(Stream& stream, const Tensor& y, const Tensor& y_rows, const Routing& routing);
+/// Combines rows into tokens: y [M,C] = sum over the token's slots of weight * row, experts ascending, + `last` [M,C]
+/// (empty: 0; may be y), in fp32, rounded once.
+void combine_forward(Stream& stream, const Tensor& y, const Tensor& y_rows, const Routing& routing,
+                     const Tensor& last = {});
 /// dy_rows [S,C] = weight * dy, zero in gaps; dweight [M,k] fp32 (fp64) = <dy, row>. dy_rows may be y_rows.
 void combine_backward(Stream& stream, const Tensor& dy_rows, const Tensor& dweight, const Tensor& dy,
                       const Tensor& y_rows, const Routing& routing);
@@ -89,10 +105,17 @@ void clear_rows_behind(Stream& stream, const Tensor& rows, const Routing& routin
 /// numbers (i64 [S]) = canonical number of each row: (first_token + m) k + j for slot (m, j); 0 in gaps.
 void number_rows(Stream& stream, const Tensor& numbers, const Routing& routing, std::int64_t first_token);
 
+/// y [M,C] = sigmoid(logits [M]) * answer [M,C], in fp32, rounded once; y may be answer. logits: fp32 (fp64).
+void gate_forward(Stream& stream, const Tensor& y, const Tensor& answer, const Tensor& logits);
+/// danswer [M,C] = sigmoid(logits) * dy, rounded once; dlogits [M] = s (1 - s) <dy, answer>.
+void gate_backward(Stream& stream, const Tensor& danswer, const Tensor& dlogits, const Tensor& dy, const Tensor& answer,
+                   const Tensor& logits);
+
 /// dlogits [M,E] from dweight and both auxiliary losses. `balance_scale` and `z_scale` hold the coefficient times the
-/// scale of the loss: d/dlogits of balance_scale * sum_seq E sum f P + z_scale * sum_tokens lse^2, f constant.
+/// scale of the loss: d/dlogits of balance_scale * sum_seq E sum f P + z_scale * sum_tokens lse^2, f constant, of
+/// `counted` as in auxiliary_losses().
 void route_backward(Stream& stream, const RouterShape& shape, const Tensor& dlogits, const Tensor& dweight,
-                    const Routing& routing, double balance_scale, double z_scale);
+                    const Routing& routing, double balance_scale, double z_scale, const Tensor& counted = {});
 
 /// Router logits [M,E] in fp32 (fp64) = x [M,C] w^T, x and w of the compute type; and its two gradients.
 void router_forward(Stream& stream, const Tensor& logits, const Tensor& x, const Tensor& w);

@@ -18,11 +18,14 @@ template <class T> void gather_rows(Stream& stream, const Tensor& x_rows, const 
   });
 }
 
-// y[m] = sum over the token's slots of weight (null: 1) times row, experts ascending.
+template <class T> const T* as_or_null(const Tensor& tensor) { return tensor ? tensor.as<T>() : nullptr; }
+
 template <class T>
-void sum_slots(Stream& stream, const char* name, const Tensor& y, const Tensor& y_rows, const Accumulator<T>* weights,
+void sum_slots(Stream& stream, const char* name, const Tensor& y, const Tensor& y_rows, const moe::SlotSum& terms,
                const Routing& routing) {
   using A = Accumulator<T>;
+  const A* const weights = as_or_null<A>(terms.weights);
+  const T *const first = as_or_null<T>(terms.first), *const behind = as_or_null<T>(terms.last);
   const std::int64_t n = y.columns(), k = routing.row_of_slot.columns();
   T* const out = y.as<T>();
   const T* const in = y_rows.as<T>();
@@ -30,7 +33,7 @@ void sum_slots(Stream& stream, const char* name, const Tensor& y, const Tensor& 
   launch_strips(stream, name, y.rows(), n, KOKKOS_LAMBDA(std::int64_t m, const Strip& strip) {
     const std::int32_t* const rows = row_of_slot + m * k;
     A total[Strip::width];
-    strip.each([&](std::int64_t l, std::int64_t) { total[l] = 0; });
+    strip.each([&](std::int64_t l, std::int64_t c) { total[l] = first != nullptr ? A(first[m * n + c]) : A(0); });
     std::int32_t last = -1;
     for (std::int64_t step = 0; step < k; ++step) {
       const std::int64_t j = moe::slot_after(last, rows, k);
@@ -39,8 +42,17 @@ void sum_slots(Stream& stream, const char* name, const Tensor& y, const Tensor& 
       const A weight = weights != nullptr ? weights[m * k + j] : A(1);
       strip.each([&](std::int64_t l, std::int64_t c) { total[l] += weight * A(from[c]); });
     }
+    if (behind != nullptr) strip.each([&](std::int64_t l, std::int64_t c) { total[l] += A(behind[m * n + c]); });
     strip.each([&](std::int64_t l, std::int64_t c) { out[m * n + c] = T(total[l]); });
   });
+}
+
+void add_up(Stream& stream, const char* name, const Tensor& y, const Tensor& y_rows, const moe::SlotSum& terms,
+            const Routing& routing) {
+  for (const Tensor& term : {terms.first, terms.last})
+    require(!term || (term.shape == y.shape && term.type == y.type), name, "a term has the tokens' shape and type");
+  if (moe::sum_slots(stream, y, y_rows, terms, routing)) return;
+  dispatch_real(y.type, name, [&]<class T>() { sum_slots<T>(stream, name, y, y_rows, terms, routing); });
 }
 
 template <class T>
@@ -110,20 +122,16 @@ void permute_forward(Stream& stream, const Tensor& x_rows, const Tensor& x, cons
   }
 }
 
-void permute_backward(Stream& stream, const Tensor& dx, const Tensor& dx_rows, const Routing& routing) {
+void permute_backward(Stream& stream, const Tensor& dx, const Tensor& dx_rows, const Routing& routing,
+                      const Tensor& first) {
   check("permute_backward", dx, dx_rows, routing);
-  if (moe::sum_slots(stream, dx, dx_rows, {}, routing)) return;
-  dispatch_real(dx.type, "permute_backward", [&]<class T>() {
-    sum_slots<T>(stream, "permute_backward", dx, dx_rows, nullptr, routing);
-  });
+  add_up(stream, "permute_backward", dx, dx_rows, {{}, first, {}}, routing);
 }
 
-void combine_forward(Stream& stream, const Tensor& y, const Tensor& y_rows, const Routing& routing) {
+void combine_forward(Stream& stream, const Tensor& y, const Tensor& y_rows, const Routing& routing,
+                     const Tensor& last) {
   check("combine_forward", y, y_rows, routing);
-  if (moe::sum_slots(stream, y, y_rows, routing.weight, routing)) return;
-  dispatch_real(y.type, "combine_forward", [&]<class T>() {
-    sum_slots<T>(stream, "combine_forward", y, y_rows, routing.weight.as<Accumulator<T>>(), routing);
-  });
+  add_up(stream, "combine_forward", y, y_rows, {routing.weight, {}, last}, routing);
 }
 
 void combine_backward(Stream& stream, const Tensor& dy_rows, const Tensor& dweight, const Tensor& dy,

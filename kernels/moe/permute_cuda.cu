@@ -28,11 +28,16 @@ struct SumSlots {
   const T* in;
   const std::int32_t* row_of_slot;
   const float* weights;  // null: 1
+  const T *first, *behind;  // null: 0
   std::int64_t columns, k;
   __device__ void operator()(std::int64_t m, int p) const {
     const std::int32_t* const rows = row_of_slot + m * k;
     const std::int64_t at = std::int64_t{p} * lanes<T>;
     float total[lanes<T>] = {};
+    if (first != nullptr) {
+      const auto from = Pack<T>::at(first + m * columns + at);
+      for (int l = 0; l < lanes<T>; ++l) total[l] = static_cast<float>(from.value[l]);
+    }
     std::int32_t last = -1;
     for (std::int64_t step = 0; step < k; ++step) {
       const std::int64_t j = slot_after(last, rows, k);
@@ -40,6 +45,10 @@ struct SumSlots {
       const auto from = Pack<T>::at(in + last * columns + at);
       const float weight = weights != nullptr ? weights[m * k + j] : 1.0f;
       for (int l = 0; l < lanes<T>; ++l) total[l] += weight * static_cast<float>(from.value[l]);
+    }
+    if (behind != nullptr) {
+      const auto from = Pack<T>::at(behind + m * columns + at);
+      for (int l = 0; l < lanes<T>; ++l) total[l] += static_cast<float>(from.value[l]);
     }
     Pack<T> sum;
     for (int l = 0; l < lanes<T>; ++l) sum.value[l] = T(total[l]);
@@ -87,11 +96,19 @@ bool gather_as(Stream& stream, const Tensor& x_rows, const Tensor& x, const Rout
 }
 
 template <class T>
-bool sum_as(Stream& stream, const Tensor& y, const Tensor& y_rows, const Tensor& weights, const Routing& routing) {
+bool sum_as(Stream& stream, const Tensor& y, const Tensor& y_rows, const SlotSum& terms, const Routing& routing) {
   const std::int64_t n = y.columns();
+  for (const Tensor& term : {terms.first, terms.last})
+    if (term && !packs::whole<T>(n, term)) return false;
   if (!packs::whole<T>(n, y, y_rows)) return false;
-  const SumSlots<T> f{y.as<T>(), y_rows.as<T>(), routing.row_of_slot.as<std::int32_t>(),
-                      weights ? weights.as<float>() : nullptr, n, routing.row_of_slot.columns()};
+  const SumSlots<T> f{y.as<T>(),
+                      y_rows.as<T>(),
+                      routing.row_of_slot.as<std::int32_t>(),
+                      terms.weights ? terms.weights.as<float>() : nullptr,
+                      terms.first ? terms.first.as<T>() : nullptr,
+                      terms.last ? terms.last.as<T>() : nullptr,
+                      n,
+                      routing.row_of_slot.columns()};
   packs::start_rows(stream, y.rows(), n / lanes<T>, f);
   return true;
 }
@@ -115,9 +132,9 @@ bool gather_rows(Stream& stream, const Tensor& x_rows, const Tensor& x, const Ro
   return x.type == DType::f32 && gather_as<float>(stream, x_rows, x, routing);
 }
 
-bool sum_slots(Stream& stream, const Tensor& y, const Tensor& y_rows, const Tensor& weights, const Routing& routing) {
-  if (y.type == DType::bf16) return sum_as<bf16>(stream, y, y_rows, weights, routing);
-  return y.type == DType::f32 && sum_as<float>(stream, y, y_rows, weights, routing);
+bool sum_slots(Stream& stream, const Tensor& y, const Tensor& y_rows, const SlotSum& terms, const Routing& routing) {
+  if (y.type == DType::bf16) return sum_as<bf16>(stream, y, y_rows, terms, routing);
+  return y.type == DType::f32 && sum_as<float>(stream, y, y_rows, terms, routing);
 }
 
 bool combine_backward(Stream& stream, const Tensor& dy_rows, const Tensor& dweight, const Tensor& dy,

@@ -16,7 +16,9 @@ Routing routing_of(Bench& b) {
   const std::int64_t m = shape.tokens(), e = shape.experts, k = shape.top_k;
   return {b.empty<float>({m, e}), b.empty<float>({m}), b.empty<std::int32_t>({m, k}), b.empty<float>({m, k}),
           b.empty<std::int32_t>({e + 1}), b.empty<std::int32_t>({m, k}), b.empty<std::int32_t>({shape.slots()}),
-          b.empty<std::int32_t>({shape.sequences, e})};
+          b.empty<std::int32_t>({shape.sequences, e}),
+          {},
+          {}};
 }
 
 /// A routed batch and its rows.

@@ -2,6 +2,7 @@
 #include "kernels/digest/digest.hpp"
 #include "kernels/newton_schulz/newton_schulz.hpp"
 #include "kernels/optim/adamw.hpp"
+#include "kernels/optim/balance.hpp"
 #include "kernels/optim/muon.hpp"
 #include "kernels/random/random.hpp"
 #include "kernels/reduce/reduce.hpp"
@@ -34,6 +35,17 @@ template <class M> void adamw(benchmark::State& state) {
   const double bytes =
       2.0 * static_cast<double>(master.bytes() + m.bytes() + v.bytes()) + static_cast<double>(gradient.bytes());
   b.run({0, bytes}, [&] { adamw_step(b.stream(), {}, table, ticks, result, rate.as<float>()); });
+}
+
+/// Selection biases of 60 layers of 256 experts.
+void balance(benchmark::State& state) {
+  Bench b(state);
+  const Shape shape{60 * 256};
+  const Tensor bias = b.random<float>(shape), count = b.random<float>(shape), experts = b.random<float>(shape, 1, 256);
+  const Tensor clip = test::on_device(b.device(), std::vector<std::uint8_t>(sizeof(ClipResult)));
+  b.run({0, 4.0 * static_cast<double>(bias.bytes())}, [&] {
+    balance_step(b.stream(), bias, count, experts, 0.001f, 100, static_cast<const ClipResult*>(clip.data));
+  });
 }
 
 /// Muon's kernels before and after orthogonalisation.
@@ -119,6 +131,7 @@ void normals(benchmark::State& state) {
 }
 
 BENCHMARK(adamw<float>)->Apply(timed)->ArgName("runs")->Arg(1)->Arg(512);
+BENCHMARK(balance)->Apply(timed);
 BENCHMARK(adamw<bf16>)->Apply(timed)->ArgName("runs")->Arg(1)->Arg(512);
 BENCHMARK(muon)->Apply(timed)->ArgName("parts")->Arg(1)->Arg(512);
 BENCHMARK(orthogonalisation)->Apply(timed)->ArgName("width")->Arg(256)->Arg(1024);

@@ -468,8 +468,8 @@ TEST(Checkpoints, OfALaterFormatSayWhatThisBuildReads) {
   later.format = {2, 0};
   EXPECT_NE(refused([&] { parse_manifest(to_json(later), "m"); }).find("format 2.0, this build reads 1.0"),
             std::string::npos);
-  later.format = {1, 5};
-  EXPECT_NE(refused([&] { parse_manifest(to_json(later), "m"); }).find("format 1.5, this build reads 1.0-1.4"),
+  later.format = {1, 6};
+  EXPECT_NE(refused([&] { parse_manifest(to_json(later), "m"); }).find("format 1.6, this build reads 1.0-1.5"),
             std::string::npos);
 }
 

@@ -48,8 +48,20 @@ ModelConfig model_of(const json& golden) {
     model.moe->experts = moe.at("experts");
     model.moe->top_k = moe.at("top_k");
     model.moe->renormalize = moe.at("renormalize").get<bool>();
-    model.moe->balance_coef = moe.at("balance_coef");
-    model.moe->z_coef = moe.at("z_coef");
+    model.moe->balance_coef = moe.at("balance_coef").get<double>();
+    model.moe->z_coef = moe.at("z_coef").get<double>();
+    model.moe->ffn = moe.value("ffn", model.ffn.get());
+    model.moe->first_dense = moe.value("first_dense", 0);
+    model.moe->every = moe.value("every", 1);
+    model.moe->shared_ffn = moe.value("shared_ffn", 0);
+    model.moe->shared_gate = moe.value("shared_gate", false);
+    model.moe->scores = choice<Scores>(moe.value("scores", "softmax"));
+    model.moe->scale = moe.value("scale", 1.0);
+    model.moe->groups = moe.value("groups", 1);
+    model.moe->top_groups = moe.value("top_groups", std::int64_t{1});
+    model.moe->balance_over = choice<BalanceOver>(moe.value("balance_over", "sequence"));
+    model.moe->bias_rate = moe.value("bias_rate", 0.0);
+    model.moe->bias = model.moe->bias_rate > 0;
   }
   return model;
 }

@@ -31,6 +31,14 @@ MODELS = {
                     moe=dict(experts=8, top_k=2, renormalize=True, balance_coef=0.02, z_coef=0.01)),
     "switch": dict(SMALL, ffn=32, norm="layer", position="learned", activation="gelu", bias=True, tied_head=False,
                    moe=dict(experts=4, top_k=1, renormalize=False, balance_coef=0.05, z_coef=0.002)),
+    "glm4_moe": dict(SMALL, layers=3, kv_heads=2, ffn=24, norm="rms", position="rotary", activation="swiglu", bias=False,
+                     tied_head=False,
+                     moe=dict(experts=8, top_k=2, renormalize=True, balance_coef=0.02, z_coef=0.01, ffn=16, first_dense=1,
+                              shared_ffn=32, scores="sigmoid", scale=0.4, groups=4, top_groups=2, bias_rate=0.01)),
+    "qwen2_moe": dict(SMALL, kv_heads=2, ffn=24, norm="rms", position="rotary", activation="swiglu", bias=False,
+                      tied_head=False,
+                      moe=dict(experts=6, top_k=2, renormalize=False, balance_coef=0.02, z_coef=0.01, ffn=16, every=2,
+                               shared_ffn=20, shared_gate=True, balance_over="batch")),
 }
 TRAINING = dict(sequences=4, steps=10, lr=4e-3, min_lr=4e-4, warmup_steps=3, beta1=0.9, beta2=0.95, eps=1e-8,
                 weight_decay=0.1, clip=2.1)
@@ -51,6 +59,7 @@ class Model:
     def __init__(self, m, weights):
         self.m, self.w = m, weights
         self.gap, self.balance, self.z = math.inf, 0, 0
+        self.counts = {}  # slots of each expert, by the name of its bias or load
 
     def norm(self, name, x):
         w = self.w[name + ".weight"]
@@ -88,24 +97,55 @@ class Model:
         gate, up = x.chunk(2, -1)
         return F.silu(gate) * up
 
+    def chosen(self, choice):
+        """0 or 1 for each expert, from scores plus bias [B, T, E]: the top_k of the top_groups groups whose two best sum
+        highest. Keeps the smallest distance of a decision."""
+        moe = self.m["moe"]
+        E, k, G = moe["experts"], moe["top_k"], moe.get("groups", 1)
+        if G > 1:
+            best = choice.unflatten(-1, (G, E // G)).topk(2, -1).values.sum(-1)
+            stays = self.highest(best, moe["top_groups"]).repeat_interleave(E // G, -1)
+            choice = choice.masked_fill(stays == 0, -math.inf)
+        return self.highest(choice, k)
+
+    def highest(self, values, k):
+        top = values.topk(min(k + 1, values.shape[-1]), -1)
+        if k < values.shape[-1]:
+            self.gap = min(self.gap, (top.values[..., k - 1] - top.values[..., k]).min().item())
+        return F.one_hot(top.indices[..., :k], values.shape[-1]).sum(-2).to(values.dtype)
+
+    def feed_forward(self, x, inner, down):
+        return F.linear(self.activation(F.linear(x, self.w[inner])), self.w[down])
+
     def moe(self, name, x):
         moe, up = self.m["moe"], "gate_up" if self.m["activation"] == "swiglu" else "up"
         E, k = moe["experts"], moe["top_k"]
         logits = F.linear(x, self.w[name + ".router.weight"])
-        p = logits.softmax(-1)
-        top = p.topk(min(k + 1, E), -1)
-        if k < E:
-            self.gap = min(self.gap, (top.values[..., k - 1] - top.values[..., k]).min().item())
-        chosen = F.one_hot(top.indices[..., :k], E).sum(-2).to(x.dtype)  # [B,T,E], 0 or 1
-        weight = p * chosen
+        sigmoid = moe.get("scores") == "sigmoid"
+        score = logits.sigmoid() if sigmoid else logits.softmax(-1)
+        bias = self.w.get(name + ".router.bias")
+        chosen = self.chosen((score if bias is None else score + bias).detach())  # [B,T,E]
+        weight = score * chosen
         if moe["renormalize"]:
             weight = weight / weight.sum(-1, keepdim=True)
+        weight = weight * moe.get("scale", 1)
         inner = self.activation(torch.einsum("btc,efc->btef", x, self.w[f"{name}.experts.{up}.weight"]))
         out = torch.einsum("btef,ecf->btec", inner, self.w[f"{name}.experts.down.weight"])
-        f = chosen.mean(1) / k  # share of the sequence's slots
-        self.balance = self.balance + E * (f * p.mean(1)).sum()
+        load = self.w.get(name + ".router.load")  # of the step before
+        f = chosen.mean(1) / k if load is None else (load / load.sum()).detach()  # share of the slots
+        q = score / score.sum(-1, keepdim=True) if sigmoid else score
+        self.balance = self.balance + E * (f * q.mean(1)).sum()
         self.z = self.z + (logits.logsumexp(-1) ** 2).sum()
-        return (weight[..., None] * out).sum(-2)
+        for counted in (".router.bias", ".router.load"):
+            if name + counted in self.w:
+                self.counts[name + counted] = chosen.sum((0, 1))
+        y = (weight[..., None] * out).sum(-2)
+        if not moe.get("shared_ffn"):
+            return y
+        shared = self.feed_forward(x, f"{name}.shared.{up}.weight", f"{name}.shared.down.weight")
+        if moe.get("shared_gate"):
+            shared = shared * F.linear(x, self.w[name + ".shared.gate.weight"]).sigmoid()
+        return y + shared
 
     def logits(self, ids):
         x = self.w["embed.tokens"][ids]
@@ -115,7 +155,7 @@ class Model:
             layer = f"layers.{i}."
             x = x + self.attention(layer + "attention", self.norm(layer + "norm1", x))
             h = self.norm(layer + "norm2", x)
-            if self.m["moe"]:
+            if small_models.has_experts(self.m, i):
                 x = x + self.moe(layer + "moe", h)
             else:
                 x = x + self.linear(layer + "mlp.down", self.activation(self.linear(
@@ -140,14 +180,16 @@ def gradients(m, weights, ids, targets):
         total = loss + m["moe"]["balance_coef"] * model.balance / ids.shape[0]
         total = total + m["moe"]["z_coef"] * model.z / ids.numel()
     total.backward()
-    norm = math.sqrt(sum((w.grad.double() ** 2).sum().item() for w in weights.values()))
+    for name, counts in model.counts.items():  # in the place of a gradient, and in no norm
+        weights[name].grad = counts
+    norm = math.sqrt(sum((w.grad.double() ** 2).sum().item() for name, w in weights.items() if name not in model.counts))
     return dict(logits=logits.detach(), loss=loss.item(), balance=scalar(model.balance),
                 z=scalar(model.z), norm=norm,
                 gap=model.gap)
 
 
 def decays(name):
-    return "norm" not in name and not name.endswith(".bias") and "router" not in name
+    return "norm" not in name and not name.endswith((".bias", ".shared.gate.weight")) and "router" not in name
 
 
 def rate(t, s):
@@ -171,6 +213,12 @@ def train(m, seed, dtype):
         lr = rate(t, s)
         with torch.no_grad():
             for name, w in weights.items():
+                if name.endswith("router.load"):
+                    w.copy_(w.grad)
+                    continue
+                if name.endswith("router.bias"):
+                    w += m["moe"]["bias_rate"] * torch.sign(w.grad.mean() - w.grad)
+                    continue
                 g = w.grad * clip
                 m1[name].mul_(t["beta1"]).add_(g, alpha=1 - t["beta1"])
                 m2[name].mul_(t["beta2"]).add_(g * g, alpha=1 - t["beta2"])
@@ -197,12 +245,26 @@ def gpt2_elsewhere(tf, m, weights):
 
 
 def llama_elsewhere(tf, m, weights):
-    """Llama, and Mixtral, which differs in its feed-forward layer."""
+    """Llama, and mixtures, which differ in their feed-forward layers."""
     sizes = dict(vocab_size=m["vocabulary"], hidden_size=m["hidden"], intermediate_size=m["ffn"], rms_norm_eps=1e-5,
                  num_hidden_layers=m["layers"], num_attention_heads=m["heads"], num_key_value_heads=m["kv_heads"],
                  max_position_embeddings=m["seq_len"], tie_word_embeddings=False,
                  experts_implementation="eager", rope_parameters=dict(rope_type="default", rope_theta=m["rope_base"]))
-    if m["moe"]:
+    moe = m["moe"]
+    if moe and "shared_ffn" in moe:
+        sizes |= dict(head_dim=m["head_dim"], num_experts_per_tok=moe["top_k"], moe_intermediate_size=moe["ffn"],
+                      norm_topk_prob=moe["renormalize"])
+    if moe and moe.get("scores") == "sigmoid":
+        sizes["rope_parameters"]["partial_rotary_factor"] = 1.0
+        net = tf.Glm4MoeForCausalLM(tf.Glm4MoeConfig(
+            **sizes, n_routed_experts=moe["experts"], n_shared_experts=moe["shared_ffn"] // moe["ffn"], n_group=moe["groups"],
+            topk_group=moe["top_groups"], first_k_dense_replace=moe["first_dense"], routed_scaling_factor=moe["scale"],
+            use_qk_norm=False, attention_bias=False))
+    elif moe and moe.get("shared_gate"):
+        net = tf.Qwen2MoeForCausalLM(tf.Qwen2MoeConfig(
+            **sizes, num_experts=moe["experts"], shared_expert_intermediate_size=moe["shared_ffn"],
+            decoder_sparse_step=moe["every"], qkv_bias=False))
+    elif moe:
         net = tf.MixtralForCausalLM(tf.MixtralConfig(**sizes, num_local_experts=m["moe"]["experts"],
                                                      num_experts_per_tok=m["moe"]["top_k"]))
     else:
@@ -217,10 +279,19 @@ def llama_elsewhere(tf, m, weights):
         state |= {theirs + "self_attn.o_proj.weight": weights[ours + "attention.out.weight"],
                   theirs + "input_layernorm.weight": weights[ours + "norm1.weight"],
                   theirs + "post_attention_layernorm.weight": weights[ours + "norm2.weight"]}
-        if m["moe"]:
+        if small_models.has_experts(m, i):
             state |= {theirs + "mlp.gate.weight": weights[ours + "moe.router.weight"],
                       theirs + "mlp.experts.gate_up_proj": weights[ours + "moe.experts.gate_up.weight"],
                       theirs + "mlp.experts.down_proj": weights[ours + "moe.experts.down.weight"]}
+            shared = "mlp.shared_expert." if moe.get("shared_gate") else "mlp.shared_experts."
+            if moe.get("shared_ffn"):
+                gate, up = weights[ours + "moe.shared.gate_up.weight"].chunk(2)
+                state |= {theirs + shared + "gate_proj.weight": gate, theirs + shared + "up_proj.weight": up,
+                          theirs + shared + "down_proj.weight": weights[ours + "moe.shared.down.weight"]}
+            for name, other in (("router.bias", "mlp.gate.e_score_correction_bias"),
+                                ("shared.gate.weight", "mlp.shared_expert_gate.weight")):
+                if ours + "moe." + name in weights:
+                    state[theirs + other] = weights[ours + "moe." + name]
         else:
             gate, up = weights[ours + "mlp.gate_up.weight"].chunk(2)
             state |= {theirs + "mlp.gate_proj.weight": gate, theirs + "mlp.up_proj.weight": up,
@@ -228,7 +299,8 @@ def llama_elsewhere(tf, m, weights):
     return net, state
 
 
-ELSEWHERE = {"gpt2": gpt2_elsewhere, "llama": llama_elsewhere, "mixtral": llama_elsewhere}
+ELSEWHERE = {"gpt2": gpt2_elsewhere, "llama": llama_elsewhere, "mixtral": llama_elsewhere, "glm4_moe": llama_elsewhere,
+             "qwen2_moe": llama_elsewhere}
 
 
 def check_elsewhere(name, m, weights, ids, logits):
@@ -262,7 +334,7 @@ def write(name):
     single = initial(m, seed, torch.float32)
     noise = gradients(m, single, ids, targets)
     worst = max((single[n].grad.double() - w.grad).norm().item() / max(w.grad.norm().item(), 1e-3 * step["norm"])
-                for n, w in weights.items())
+                for n, w in weights.items() if not n.endswith(("router.bias", "router.load")))
     single_losses = train(m, seed, torch.float32)[0]
     drift = max(abs(a - b) / b for a, b in zip(single_losses, losses))
     print(f"{name}: seed {seed}, loss {step['loss']:.6f}, norm {step['norm']:.4f}, gap {gap:.2e}; "

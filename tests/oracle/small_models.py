@@ -11,11 +11,17 @@ import numpy as np
 from draws import uniform
 
 
+def has_experts(m, layer):
+    """Whether a layer, counted from 0, is a mixture."""
+    moe = m["moe"]
+    return bool(moe) and layer >= moe.get("first_dense", 0) and (layer + 1) % moe.get("every", 1) == 0
+
+
 def parameters(m):
     """{canonical name: (shape, offset, scale)} in the order of a forward pass."""
     C, V, T, ffn = m["hidden"], m["vocabulary"], m["seq_len"], m["ffn"]
     q, kv = m["heads"] * m["head_dim"], m["kv_heads"] * m["head_dim"]
-    up, width = ("gate_up", 2 * ffn) if m["activation"] == "swiglu" else ("up", ffn)
+    up, times = ("gate_up", 2) if m["activation"] == "swiglu" else ("up", 1)
     out = {"embed.tokens": ((V, C), 0, 0.5)}
     if m["position"] == "learned":
         out["embed.positions"] = ((T, C), 0, 0.5)
@@ -36,13 +42,23 @@ def parameters(m):
         linear(layer + "attention.qkv", q + 2 * kv, C)
         linear(layer + "attention.out", C, q)
         norm(layer + "norm2")
-        if m["moe"]:
-            E = m["moe"]["experts"]
+        if has_experts(m, i):
+            moe = m["moe"]
+            E, inner, shared = moe["experts"], moe.get("ffn", ffn), moe.get("shared_ffn", 0)
             out[layer + "moe.router.weight"] = ((E, C), 0, 0.25)
-            out[layer + f"moe.experts.{up}.weight"] = ((E, width, C), 0, 0.25)
-            out[layer + "moe.experts.down.weight"] = ((E, C, ffn), 0, 0.25)
+            if moe.get("bias_rate"):
+                out[layer + "moe.router.bias"] = ((E,), 0, 0.25)
+            if moe.get("balance_over") == "batch":
+                out[layer + "moe.router.load"] = ((E,), 1, 0.5)
+            out[layer + f"moe.experts.{up}.weight"] = ((E, times * inner, C), 0, 0.25)
+            out[layer + "moe.experts.down.weight"] = ((E, C, inner), 0, 0.25)
+            if shared:
+                out[layer + f"moe.shared.{up}.weight"] = ((times * shared, C), 0, 0.25)
+                out[layer + "moe.shared.down.weight"] = ((C, shared), 0, 0.25)
+            if moe.get("shared_gate"):
+                out[layer + "moe.shared.gate.weight"] = ((1, C), 0, 0.25)
         else:
-            linear(layer + f"mlp.{up}", width, C)
+            linear(layer + f"mlp.{up}", times * ffn, C)
             linear(layer + "mlp.down", C, ffn)
     norm("final_norm")
     if not m["tied_head"]:

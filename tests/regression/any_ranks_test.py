@@ -16,6 +16,8 @@ import random
 import threading
 import typing
 
+import h5py
+import numpy
 import runs
 
 WHOLE = os.environ.get("TESSERA_MATRIX") == "whole"
@@ -33,12 +35,16 @@ optimizer: {lr: 0.01, warmup_steps: 2}
 checkpoint: {dir: DIR, every_steps: 2, keep_last: 10}
 """
 EXPERTS = "hidden: 64, ffn: 96, tied_head: false, moe: {experts: 4, top_k: 2, weights: %s}"
+DEEP = ("hidden: 64, ffn: 96, tied_head: false, moe: {experts: 8, top_k: 2, weights: %s, ffn: 64, first_dense: 1, shared_ffn: 96, shared_gate: true, "
+        "scores: sigmoid, scale: 1.5, groups: 4, top_groups: 2, bias: true, bias_rate: 0.01, "
+        "balance_over: batch}")
 MODELS = {
     "dense": "hidden: 64, ffn: 128, tied_head: false, bias: true",
     "odd": "hidden: 96, ffn: 160, tied_head: true",
     "single": EXPERTS % "single",
     "discrete": EXPERTS % "discrete",
-    "spread": EXPERTS % "discrete",
+    "deep": DEEP % "single",
+    "spread": DEEP % "discrete",
 }
 SETTINGS_OF = {"spread": ("parallel.expert=2",)}
 CORE = ("step", "loss", "norm", "logits", "gradients", "masters")
@@ -165,6 +171,26 @@ class AnyRanks(runs.Runs):
 
     def check_all(self, cases):
         self.assertGreater(self.check_each(self.check, cases, JOBS, WHOLE), 4)
+
+    def test_biases_follow_the_load(self):
+        """Each expert's slots of a step are counted alike for any ranks, micro-batches, shardings, expert groups and layouts: from
+        equal weights, the biases of all layers are equal, and move by their rate. A skipped step moves none."""
+        def biases(number, ranks, *settings, steps=1, fault=""):
+            name = f"load{number}"
+            self.run_of(name, "fp32", "deep", ranks, "reduce.order=rank", "batch.global=12", f"run.steps={steps}", *settings, fault=fault)
+            with h5py.File(self.path(name, f"step_{steps:08}", "model.h5")) as file:
+                bias = file["model/layers.1.moe.router.bias"]
+                self.assertEqual((bias.attrs["role"], bias.attrs["axes"], bias.dtype), (b"router_bias", b"expert", "float32"))
+                return bias[:].tolist()
+        alone = biases(0, 1)
+        self.assertEqual({abs(b) for b in alone} - {0}, {float(numpy.float32(0.01))})
+        self.assertGreater(len(set(alone)), 1)
+        ways = [(1, "batch.micro=4"), (2, "batch.micro=2"), (2, "batch.micro=2", "sharding=full"), (2, "parallel.expert=2"), (3, "batch.micro=4"),
+                (4, "batch.micro=1", "model.moe.weights=discrete"), (4, "parallel.expert=4", "recompute.mode=full")]
+        for number, (ranks, *settings) in enumerate(ways, 1):
+            self.assertEqual(biases(number, ranks, *settings), alone, (ranks, settings))
+        self.assertEqual(biases(90, 2, fault="step1:0:nan"), [0] * len(alone))
+        self.assertEqual(biases(91, 2, steps=2, fault="step2:all:redo"), biases(92, 2, steps=2))
 
     def test_a_trace_tells_the_first_difference(self):
         """Traces of other ranks are equal; of other weights, from the first step; of a fault, from its step. The chain of a

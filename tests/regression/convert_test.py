@@ -240,6 +240,30 @@ class Conversions(unittest.TestCase):
             done = subprocess.run([TESSERA, "validate", self.path(f"run_{model}.yaml")], capture_output=True, text=True)
             self.assertEqual(done.returncode, 0, done.stderr)
 
+    def test_state_of_routers(self):
+        """Biases and loads stay fp32 in every conversion, and a run goes on from one; other programs' mixtures have none."""
+        deep = DECK.replace("top_k: 2}", "top_k: 2, ffn: 32, first_dense: 1, shared_ffn: 16, shared_gate: true, scores: sigmoid, scale: 2.0, groups: 2, "
+                            "top_groups: 1, bias: true, balance_over: batch}")
+        self.train(0, "deep", deck=deep)
+        self.train(75, "deep_b", "--stop-at", "4", deck=deep)
+        self.convert("deep_b", "deep_discrete", "--experts", "discrete")
+        self.train(0, "deep_on", "--resume", self.path("deep_discrete"), deck=deep)
+        self.assertEqual(self.digest("deep_on"), self.digest("deep"))
+        self.convert("deep", "deep_narrow", "--dtype", "bf16")
+        types = {tensor["name"]: tensor["dtype"] for tensor in self.tool(0, "inspect", "deep_narrow")["tensors"]}
+        counted = ["layers.1.moe.router.bias", "layers.1.moe.router.load"]
+        self.assertEqual(sorted(name for name, dtype in types.items() if dtype == "fp32"), counted)
+        self.assertEqual(types["layers.1.moe.shared.gate.weight"], "bf16")
+        wide, narrow = self.weights("deep/step_00000008"), self.weights("deep_narrow")
+        for name in counted:
+            self.assertTrue(numpy.array_equal(wide[name], narrow[name]))
+        self.assertEqual(wide[counted[1]].sum(), 8 * 32 * 2)
+        self.assertTrue(wide[counted[0]].any())
+        err = self.tool(5, "convert", "deep", "deep_hf", "--to", "safetensors")
+        for key in ("ffn", "first_dense", "shared_ffn", "scores", "scale", "top_groups", "bias"):
+            self.assertIn(f"model.moe.{key}: ", err)
+        self.assertFalse(os.path.exists(self.path("deep_hf")))
+
     def test_what_no_other_program_can_express(self):
         dense = DECK.replace(", moe: {experts: 4, top_k: 2}", "").replace("norm: rms", "norm: layer")
         self.train(0, "odd", "--set", "run.steps=0", deck=dense)

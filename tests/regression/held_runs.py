@@ -16,11 +16,13 @@ optimizer: {lr: 0.01, warmup_steps: 2}
 checkpoint: {dir: DIR}
 """
 EXPERTS = "hidden: 64, ffn: 96, tied_head: false, moe: {experts: 4, top_k: 2, weights: %s}"
+DEEP = ("hidden: 64, ffn: 96, tied_head: false, moe: {experts: 4, top_k: 2, weights: %s, ffn: 64, first_dense: 1, shared_ffn: 96, shared_gate: true, "
+        "scores: sigmoid, groups: 2, top_groups: 1, bias: true, balance_over: batch}")
 MODELS = {
     "dense": "hidden: 64, ffn: 128, tied_head: false",
     "odd": "hidden: 96, ffn: 160, tied_head: true",
     "single": EXPERTS % "single",
-    "discrete": EXPERTS % "discrete",
+    "discrete": DEEP % "discrete",
 }
 CORE = ("step", "loss", "norm", "logits", "gradients", "masters")
 QUANTIZED = "precision.primary_weights=quantized"

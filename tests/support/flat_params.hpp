@@ -40,7 +40,8 @@ class FlatParams final : public WeightSource, public GradientSink {
     for (const ParamSpec& spec : registry.specs()) {
       // Members have gaps between them, so that a kernel that takes the size for the stride fails.
       const std::int64_t stride = spec.members == 1 ? spec.member_elements() : round_up(spec.member_elements() + 1, 64);
-      places_.push_back({poisoned(device, compute, {stride * spec.members}),
+      const DType held = is_counted(spec.role) ? sums : compute;
+      places_.push_back({poisoned(device, held, {stride * spec.members}),
                          poisoned(device, sums, {stride * spec.members}), stride, 0});
     }
   }

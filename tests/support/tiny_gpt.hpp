@@ -41,7 +41,9 @@ class TinyGpt {
         for (std::int64_t i = 0; i < spec.member_elements(); ++i) {
           const std::int64_t index = spec.canonical_index(m) + i;
           const double u = golden_uniform(spec.canonical.name + ":" + seed, index);
-          const double value = norm ? 1 + 0.25 * u : (table ? 0.5 : 0.25) * u;
+          const double value = norm                             ? 1 + 0.25 * u
+                               : spec.role == Role::router_load ? 1 + 0.5 * u
+                                                                : (table ? 0.5 : 0.25) * u;
           values.push_back(i < spec.real_elements() ? static_cast<float>(value) : 3.0);
         }
       params.set(id, values);
@@ -146,6 +148,7 @@ inline GptShape tiny_shape() {
 }
 inline GptShape with_experts(GptShape shape, MoeShape moe) {
   shape.moe = moe;
+  if (moe.ffn == 0) shape.moe->ffn = shape.ffn;
   return shape;
 }
 

@@ -8,20 +8,24 @@ Branch<Attention> attention_branch(ParamRegistry& registry, const std::string& n
   return {std::move(norm), {shape.keep.attention, Attention(registry, name + ".attention", shape)}};
 }
 
-Branch<FeedForward> ffn_branch(ParamRegistry& registry, const std::string& name, const GptShape& shape) {
+std::string name_of(std::int64_t number) { return "layers." + std::to_string(number); }
+
+Branch<FeedForward> ffn_branch(ParamRegistry& registry, std::int64_t number, const GptShape& shape) {
+  const std::string name = name_of(number);
   registry.begin_module();
   Recompute<NormLayer> norm(shape.keep.norm, NormLayer(registry, name + ".norm2", shape));
-  if (shape.moe) return {std::move(norm), {shape.keep.moe, FeedForward(Moe(registry, name + ".moe", shape))}};
+  if (shape.has_experts(number))
+    return {std::move(norm), {shape.keep.moe, FeedForward(Moe(registry, name + ".moe", shape))}};
   return {std::move(norm), {shape.keep.mlp, FeedForward(Mlp(registry, name + ".mlp", shape))}};
 }
 
 }  // namespace
 
-Block::Block(ParamRegistry& registry, const std::string& name, const GptShape& shape)
+Block::Block(ParamRegistry& registry, std::int64_t number, const GptShape& shape)
     : width_(shape.hidden),
       type_(shape.compute),
-      attention_(attention_branch(registry, name, shape)),
-      ffn_(ffn_branch(registry, name, shape)) {}
+      attention_(attention_branch(registry, name_of(number), shape)),
+      ffn_(ffn_branch(registry, number, shape)) {}
 
 Block::Saved Block::place(Arena& arena, std::int64_t tokens) const {
   Saved saved;

@@ -14,8 +14,8 @@ class Block {
     Branch<FeedForward>::Saved ffn;
   };
 
-  /// Registers `name`.norm1, .attention, .norm2 and .mlp or .moe.
-  Block(ParamRegistry& registry, const std::string& name, const GptShape& shape);
+  /// Registers layers.`number`.norm1, .attention, .norm2 and .mlp or .moe, in the registry's block of that number.
+  Block(ParamRegistry& registry, std::int64_t number, const GptShape& shape);
 
   Saved place(Arena& arena, std::int64_t tokens) const;
   /// The stream after the block is saved.middle + y. y may be x.branch.

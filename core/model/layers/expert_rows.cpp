@@ -9,7 +9,7 @@ namespace tessera {
 /// Whole sequences, or a part of one.
 RouterShape ExpertRows::router_shape(std::int64_t tokens) const {
   const std::int64_t length = std::min(tokens, length_);
-  return {tokens / length, length, moe_.experts, moe_.top_k, moe_.renormalize, local() ? row_multiple_ : 1};
+  return {tokens / length, length, moe_.experts, moe_.top_k, moe_.renormalize, local() ? row_multiple_ : 1, moe_.rule};
 }
 
 std::int64_t ExpertRows::most(std::int64_t tokens) const {
@@ -26,7 +26,11 @@ ExpertRows::Saved ExpertRows::place(Arena& arena, std::int64_t tokens, DType sum
   const RouterShape shape = router_shape(tokens);
   Saved saved;
   Routing& r = saved.routing;
-  r.probabilities = arena.keep(sum_type, {tokens, moe_.experts});
+  r.scores = arena.keep(sum_type, {tokens, moe_.experts});
+  if (moe_.rule.scores == Scores::sigmoid) {
+    r.total = arena.keep(sum_type, {tokens});
+    if (moe_.z_coef > 0) r.logits = arena.keep(sum_type, {tokens, moe_.experts});
+  }
   r.log_sum = arena.keep(sum_type, {tokens});
   r.expert = arena.keep(DType::i32, {tokens, moe_.top_k});
   r.weight = arena.keep(sum_type, {tokens, moe_.top_k});

@@ -12,9 +12,15 @@ ExpertsShape experts_shape(const GptShape& shape, std::int64_t in, std::int64_t 
 
 ExpertsShape inner_shape(const GptShape& shape) {
   ExpertsShape inner =
-      experts_shape(shape, shape.hidden, inner_width(shape.activation, shape.ffn), initial_deviation);
-  inner.parts = inner_parts(shape.activation, shape.ffn);
+      experts_shape(shape, shape.hidden, inner_width(shape.activation, shape.moe->ffn), initial_deviation);
+  inner.parts = inner_parts(shape.activation, shape.moe->ffn);
   return inner;
+}
+
+/// A number for each expert that the step counts, in a model that has it.
+std::optional<ParamId> add_counted(ParamRegistry& registry, const std::string& name, Role role, const MoeShape& moe) {
+  if (role == Role::router_bias ? !moe.bias : moe.balance_over != BalanceOver::batch) return std::nullopt;
+  return add_whole(registry, name, {moe.experts}, role, {});
 }
 
 }  // namespace
@@ -23,17 +29,21 @@ Moe::Moe(ParamRegistry& registry, const std::string& name, const GptShape& shape
     : moe_(shape.moe.value()),
       activation_(shape.activation),
       hidden_(shape.hidden),
-      ffn_(shape.ffn),
+      ffn_(moe_.ffn),
       length_(shape.seq_len),
       type_(shape.compute),
       sum_type_(shape.sum_type()),
       accumulation_(shape.accumulation),
       router_(add_whole(registry, name + ".router.weight", {moe_.experts, hidden_}, Role::router,
                         normal_start(initial_deviation))),
+      bias_(add_counted(registry, name + ".router.bias", Role::router_bias, moe_)),
+      load_(add_counted(registry, name + ".router.load", Role::router_load, moe_)),
       up_(registry, name + ".experts", inner_name(activation_), inner_shape(shape)),
       down_(registry, name + ".experts", "down",
             experts_shape(shape, ffn_, hidden_, residual_deviation(shape.layers))),
-      rows_(moe_, length_, up_.row_multiple()) {}
+      rows_(moe_, length_, up_.row_multiple()) {
+  if (moe_.shared_ffn > 0) shared_.emplace(registry, name + ".shared", shape);
+}
 
 bool Moe::activates_in_quantizers() const {
   return fits_quantizers(activation_, ffn_) && down_.computes_inputs() && up_.computes_inputs();
@@ -53,6 +63,7 @@ Moe::Saved Moe::place(Arena& arena, std::int64_t tokens) const {
   saved.activated = {nullptr, type_, {most, ffn_}};
   if (!activates_in_quantizers()) saved.activated = arena.keep(type_, saved.activated.shape);
   saved.out = arena.keep(type_, {rows_.answers(tokens), hidden_});
+  if (shared_) saved.shared = shared_->place(arena, tokens);
   return saved;
 }
 
@@ -64,16 +75,20 @@ Moe::Saved Moe::there(const Saved& saved) const {
   return there;
 }
 
+void Moe::route_tokens(const Call& call, const Tensor& x, const Routing& routing) const {
+  const Arena::Frame frame(call.arena);
+  const Tensor logits = routing.logits ? routing.logits : call.arena.temp(sum_type_, routing.scores.shape);
+  router_forward(call.stream, logits, x, call.weights.operand(call.stream, router_, Side::rowwise)->data);
+  const Use bias = use_of(call, bias_);
+  route(call.stream, call.arena, rows_.router_shape(x.rows()), routing, logits, bias->data);
+}
+
 void Moe::forward(const Call& call, const Tensor& x, const Saved& saved, const Tensor& y) const {
   const Region region(call.stream, RegionName::experts);
-  const Routing& routing = saved.rows.routing;
-  {
-    const Arena::Frame frame(call.arena);
-    const Tensor logits = call.arena.temp(sum_type_, routing.probabilities.shape);
-    router_forward(call.stream, logits, x, call.weights.operand(call.stream, router_, Side::rowwise)->data);
-    route(call.stream, call.arena, rows_.router_shape(x.rows()), routing, logits);
-  }
-  dispatch(call, x, saved);
+  const Arena::Frame answered(call.arena);
+  const Tensor shared = shared_ && y ? call.arena.temp(type_, x.shape) : Tensor{};
+  route_tokens(call, x, saved.rows.routing);
+  dispatch(call, x, saved, shared);
   const Routing held = rows_.held(saved.rows);
   const Saved now = there(saved);
   up_.forward(call, now.pre, now.x, held);
@@ -84,24 +99,26 @@ void Moe::forward(const Call& call, const Tensor& x, const Saved& saved, const T
     down_.forward(call, answers, activated(now), held);
     if (Pending home = rows_.back(call, saved.rows, saved.out, answers, "expert answers")) home.wait(call.stream);
   }
-  if (y) combine_forward(call.stream, y, saved.out, routing);
+  if (y) combine_forward(call.stream, y, saved.out, saved.rows.routing, shared);
 }
 
-void Moe::dispatch(const Call& call, const Tensor& x, const Saved& saved) const {
+void Moe::dispatch(const Call& call, const Tensor& x, const Saved& saved, const Tensor& shared) const {
   const Arena::Frame frame(call.arena);
   const ExpertRows::Counts counts = rows_.count(call, saved.rows);
   // On the device while the host waits for the counts.
   const Tensor asked = rows_.of_tokens(call.arena, saved.rows, saved.x);
   permute_forward(call.stream, asked, x, saved.rows.routing);
   rows_.counted(call, saved.rows, counts);
-  rows_.arrive(call, saved.rows, rows_.out(call, saved.rows, there(saved).x, asked, {}, "expert rows"));
+  ExpertRows::Travel travel = rows_.out(call, saved.rows, there(saved).x, asked, {}, "expert rows");
+  if (shared_) shared_->forward(call, x, *saved.shared, shared);  // under the exchange
+  rows_.arrive(call, saved.rows, std::move(travel));
 }
 
 void Moe::backward(const Call& call, const Tensor& dx, const Tensor& dy, const Tensor& x, const Saved& saved) const {
   const Region region(call.stream, RegionName::experts);
   const Routing& routing = saved.rows.routing;
   const Arena::Frame frame(call.arena);
-  const Tensor dlogits = call.arena.temp(sum_type_, routing.probabilities.shape);
+  const Tensor dlogits = call.arena.temp(sum_type_, routing.scores.shape);
   {
     const Arena::Frame inner(call.arena);
     const Tensor drows = call.arena.temp(type_, there(saved).x.shape);  // of the answers, then of what was asked
@@ -112,7 +129,8 @@ void Moe::backward(const Call& call, const Tensor& dx, const Tensor& dy, const T
       const Tensor answers = rows_.of_tokens(call.arena, saved.rows, drows);
       combine_backward(call.stream, answers, dweight, dy, saved.out, routing);
       ExpertRows::Travel travel = rows_.out(call, saved.rows, drows, answers, numbers, "answer gradients");
-      router_backward(call, dlogits, dweight, x, routing);  // under the exchange
+      router_backward(call, dlogits, dweight, x, routing);  // under the exchange, as is the next
+      if (shared_) shared_->backward(call, dx, dy, x, *saved.shared);
       rows_.arrive(call, saved.rows, std::move(travel));
     }
     experts_backward(call, dx, saved, drows, numbers);
@@ -140,21 +158,24 @@ void Moe::experts_backward(const Call& call, const Tensor& dx, const Saved& save
   Pending home = rows_.back(call, saved.rows, asked, drows, "row gradients");
   up_.weight_gradient(call, dpre, now.x, held);  // under the exchange
   if (home) home.wait(call.stream);
-  permute_backward(call.stream, dx, asked, saved.rows.routing);
+  permute_backward(call.stream, dx, asked, saved.rows.routing, shared_ ? dx : Tensor{});
 }
 
 void Moe::router_backward(const Call& call, const Tensor& dlogits, const Tensor& dweight, const Tensor& x,
                           const Routing& routing) const {
   const RouterShape shape = rows_.router_shape(x.rows());
-  auxiliary_losses(call.stream, call.arena, shape, routing, &call.sums->balance, &call.sums->z);
+  const Use before = use_of(call, load_);
+  auxiliary_losses(call.stream, call.arena, shape, routing, &call.sums->balance, &call.sums->z, before->data);
   add_busiest_expert(call.stream, shape, routing, &call.sums->busiest);
   // The loss is a mean over tokens; the balance loss a mean over sequences, of T tokens each.
   const double balance_scale = moe_.balance_coef * call.loss_scale * static_cast<double>(length_);
   const double z_scale = moe_.z_coef * call.loss_scale;
-  route_backward(call.stream, shape, dlogits, dweight, routing, balance_scale, z_scale);
+  route_backward(call.stream, shape, dlogits, dweight, routing, balance_scale, z_scale, before->data);
   contribute(call, router_, [&](const Gradient& dw) {
     router_weight_gradient(call.stream, call.arena, dw, dlogits, x, accumulation_);
   });
+  for (const std::optional<ParamId>& counted : {bias_, load_})
+    if (counted) contribute(call, *counted, [&](const Gradient& n) { add_load(call.stream, n, shape, routing); });
 }
 
 }  // namespace tessera

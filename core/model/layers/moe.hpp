@@ -1,14 +1,16 @@
 #pragma once
 #include "core/model/layers/expert_rows.hpp"
 #include "core/model/layers/experts.hpp"
+#include "core/model/layers/shared_expert.hpp"
 
 namespace tessera {
 
-/// y = sum over the k most probable experts of weight times expert(x), each expert an Mlp without biases; [M,C] to
-/// [M,C]. No token is dropped, so shapes are static: S rows sorted by expert, M k where the recipe quantizes
-/// none, else more: those of each expert begin at a multiple, with zeros between. With expert parallelism there is
-/// memory for the most rows that may arrive, and kernels work on those that do. Source: Mixtral (Jiang 2024); balance
-/// loss Switch (Fedus 2021), z-loss ST-MoE (Zoph 2022), rows to their experts' ranks and back GShard (Lepikhin 2020).
+/// y = sum over the k chosen experts of weight times expert(x), each expert an Mlp without biases, + the shared
+/// expert's answer, if there is one; [M,C] to [M,C]. No token is dropped, so shapes are static: S rows sorted by
+/// expert, M k where the recipe quantizes none, else more: those of each expert begin at a multiple, with zeros
+/// between. With expert parallelism there is memory for the most rows that may arrive, and kernels work on those that
+/// do. Source: Mixtral (Jiang 2024); balance loss Switch (Fedus 2021), z-loss ST-MoE (Zoph 2022), rows to their
+/// experts' ranks and back GShard (Lepikhin 2020), selection bias (Wang 2024).
 class Moe {
  public:
   struct Saved {
@@ -17,9 +19,10 @@ class Moe {
     Tensor pre;        ///< [S,F], swiglu [S,2F]
     Tensor activated;  ///< [S,F], the activation's output; without memory where a quantizer computes it
     Tensor out;        ///< [S,C], each row's expert's answer; with expert parallelism [M k,C], of this rank's tokens
+    std::optional<SharedExpert::Saved> shared;
   };
 
-  /// Registers `name`.router and the projections of `name`.experts.
+  /// Registers `name`.router, with its bias, the projections of `name`.experts, and `name`.shared.
   Moe(ParamRegistry& registry, const std::string& name, const GptShape& shape);
 
   Saved place(Arena& arena, std::int64_t tokens) const;
@@ -35,12 +38,14 @@ class Moe {
   Factors::Input activated(const Saved& now) const;
   /// Of the memory of what experts keep, the rows that there are.
   Saved there(const Saved& saved) const;
-  /// Fills saved.x: the tokens' rows, with their experts' ranks.
-  void dispatch(const Call& call, const Tensor& x, const Saved& saved) const;
-  /// Auxiliary losses, the gradient of the router's logits, and the router's weight gradient.
+  void route_tokens(const Call& call, const Tensor& x, const Routing& routing) const;
+  /// Fills saved.x, the tokens' rows, with their experts' ranks; and what the shared expert saves, and its answer
+  /// `shared`, where that is wanted.
+  void dispatch(const Call& call, const Tensor& x, const Saved& saved, const Tensor& shared) const;
+  /// Auxiliary losses, the gradient of the router's logits, the router's weight gradient, and the load of experts.
   void router_backward(const Call& call, const Tensor& dlogits, const Tensor& dweight, const Tensor& x,
                        const Routing& routing) const;
-  /// From the gradient of each row's answer to that of the token it was made of.
+  /// From the gradient of each row's answer to that of the token it was made of, onto the shared expert's in dx.
   void experts_backward(const Call& call, const Tensor& dx, const Saved& saved, const Tensor& drows,
                         const Tensor& numbers) const;
 
@@ -50,8 +55,11 @@ class Moe {
   DType type_, sum_type_;
   Accumulation accumulation_;
   ParamId router_;
+  std::optional<ParamId> bias_;  ///< of the choice; its gradient is the load
+  std::optional<ParamId> load_;  ///< of the step before, for the balance loss; its gradient is that of this one
   Experts up_, down_;
   ExpertRows rows_;
+  std::optional<SharedExpert> shared_;
 };
 
 }  // namespace tessera

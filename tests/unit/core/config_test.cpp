@@ -41,8 +41,10 @@ std::vector<std::string> contradictions(RunConfig config) {
 /// Advice on a deck that gives every key whose value is no default.
 std::vector<std::string> advice(RunConfig config) {
   std::set<std::string> given;
+  RunConfig standard;
+  if (config.model.moe) standard.model.moe = MoeConfig{};
   for (const auto& [key, value] : values_of(config))
-    if (const auto defaults = values_of(RunConfig()); !defaults.contains(key) || defaults.at(key) != value)
+    if (const auto defaults = values_of(standard); !defaults.contains(key) || defaults.at(key) != value)
       given.insert(key);
   derive(config);
   std::vector<std::string> list = texts(advise(config));
@@ -470,7 +472,8 @@ run: name seed steps mfu_peak threads log_every
 model: layers hidden heads kv_heads head_dim ffn seq_len norm norm_eps qk_norm position rope_base )"
             R"(activation bias qkv_bias tied_head vocab
 model.rope_scaling: factor low_freq_factor high_freq_factor original_seq_len
-model.moe: experts top_k weights renormalize balance_coef z_coef
+model.moe: experts top_k ffn first_dense every shared_ffn shared_gate weights scores logits renormalize scale groups )"
+            R"(top_groups bias bias_rate balance_over balance_coef z_coef
 recompute: mode modules
 data: kind root files mixture eval_files tokenizer eval_fraction eval_windows eval_seed shuffle
 batch: global micro
@@ -503,7 +506,10 @@ TEST(Keys, FixedAreThoseThatAResumedRunCannotChange) {
             "model.head_dim model.ffn model.seq_len model.norm model.norm_eps model.qk_norm model.position "
             "model.rope_base model.activation model.bias model.qkv_bias model.tied_head model.vocab "
             "model.rope_scaling.factor model.rope_scaling.low_freq_factor model.rope_scaling.high_freq_factor "
-            "model.rope_scaling.original_seq_len model.moe.experts model.moe.top_k model.moe.renormalize "
+            "model.rope_scaling.original_seq_len model.moe.experts model.moe.top_k model.moe.ffn model.moe.first_dense "
+            "model.moe.every model.moe.shared_ffn model.moe.shared_gate model.moe.scores model.moe.logits "
+            "model.moe.renormalize model.moe.scale model.moe.groups model.moe.top_groups model.moe.bias "
+            "model.moe.balance_over "
             "precision.compute optimizer.matrices optimizer.beta1 optimizer.beta2 optimizer.eps "
             "optimizer.moments optimizer.muon.momentum optimizer.muon.nesterov optimizer.muon.coefficients "
             "optimizer.muon.scale ");

@@ -187,7 +187,7 @@ GptShape small_model(ExpertWeights weights) {
   shape.seq_len = 16;
   shape.vocabulary = 100;
   shape.activation = Activation::swiglu;
-  shape.moe = MoeShape{5, 2, true, weights};
+  shape.moe = MoeShape{.experts = 5, .top_k = 2, .weights = weights, .ffn = 40};
   return shape;
 }
 

@@ -95,6 +95,36 @@ TEST(Effects, AreToldWhereGivenAndOfNoUse) {
   }
 }
 
+/// The same of keys of a mixture.
+const Situation of_experts[] = {
+    {"model.ffn", [](RunConfig& c) { c.model.moe->first_dense = 1; },
+     [](RunConfig& c) {
+       c.model.ffn = std::int64_t{100};
+       c.model.moe->ffn = std::int64_t{50};
+     }},
+    {"model.moe.groups", [](RunConfig& c) { c.model.moe->top_groups = std::int64_t{1}; },
+     [](RunConfig& c) { c.model.moe->groups = 2; }},
+    {"model.moe.balance_over", [](RunConfig& c) { c.model.moe->balance_coef = 0.1; },
+     [](RunConfig& c) {
+       c.model.moe->balance_coef = 0.0;
+       c.model.moe->balance_over = BalanceOver::batch;
+     }},
+    {"model.moe.bias_rate", [](RunConfig& c) { c.model.moe->bias = true; },
+     [](RunConfig& c) { c.model.moe->bias_rate = 0.1; }},
+};
+
+TEST(Effects, OfKeysOfAMixtureAreTold) {
+  for (const Situation& one : of_experts) {
+    RunConfig config = sound();
+    mix(config);
+    one.asks(config);
+    EXPECT_EQ(told(config, {one.key}), std::set<std::string>{one.key});
+    one.matters(config);
+    EXPECT_EQ(told(config, {one.key}), std::set<std::string>{}) << one.key << ": it matters";
+    EXPECT_TRUE(when_it_matters(one.key).starts_with("only ")) << one.key;
+  }
+}
+
 TEST(Effects, OfManyAtOnceEachIsTold) {
   std::mt19937 draw(7);
   for (int deck = 0; deck < 200; ++deck) {

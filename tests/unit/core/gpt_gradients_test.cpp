@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "tests/support/finite_differences.hpp"
 #include "tests/support/tiny_gpt.hpp"
 
@@ -13,6 +15,7 @@ void check(const GptShape& shape) {
   std::vector<std::vector<double>> gradients;
   for (ParamId id : gpt.params.ids()) gradients.push_back(gpt.params.gradient(id));
   for (ParamId id : gpt.params.ids()) {
+    if (is_counted(gpt.registry[id].role)) continue;
     const auto objective = [&](const std::vector<double>& moved) {
       gpt.params.set(id, moved);
       return gpt.objective(gpt.gradient());
@@ -75,6 +78,53 @@ TEST(GptGradients, LikeMixtral) {
 }
 
 TEST(GptGradients, LikeSwitch) { check(with_experts(tiny_shape(), {4, 1, false, ExpertWeights::single, 0.2, 0.1})); }
+
+GptShape like_deepseek() {
+  GptShape shape = with_experts(tiny_shape(), {6, 2, true, ExpertWeights::discrete, 0.2, 0.1});
+  shape.norm = Norm::rms;
+  shape.position = Position::rotary;
+  shape.activation = Activation::swiglu;
+  shape.bias = false;
+  MoeShape& moe = *shape.moe;
+  moe.ffn = 9;
+  moe.blocks = {1, 1};
+  moe.shared_ffn = 14;
+  moe.rule = {Scores::sigmoid, DType::f32, 1.5, 3, 2};
+  moe.balance_over = BalanceOver::batch;
+  moe.bias = true;
+  return shape;
+}
+
+TEST(GptGradients, LikeDeepSeek) { check(like_deepseek()); }
+
+TEST(GptGradients, LikeQwenMoe) {
+  GptShape shape = with_experts(tiny_shape(), {5, 2, false, ExpertWeights::single, 0.2, 0.1});
+  shape.moe->ffn = 9;
+  shape.moe->blocks = {0, 2};
+  shape.moe->shared_ffn = 14;
+  shape.moe->shared_gate = true;
+  check(shape);
+}
+
+// Of a selection bias: the slots of each expert, summed over micro-batches, whatever is kept or computed again.
+TEST(GptGradients, OfABiasAreCounts) {
+  for (const Keep keep : {Keep::all, Keep::input}) {
+    GptShape shape = like_deepseek();
+    shape.keep.moe = keep;
+    TinyGpt gpt(shape, 2);
+    for (int micro_batch = 1; micro_batch <= 3; ++micro_batch) {
+      micro_batch == 1 ? gpt.gradient() : gpt.add_gradient();
+      for (ParamId id : gpt.params.ids()) {
+        if (!is_counted(gpt.registry[id].role)) continue;
+        const std::vector<double> counts = gpt.params.gradient(id);
+        double slots = 0;
+        for (double n : counts) slots += n;
+        EXPECT_EQ(slots, static_cast<double>(micro_batch * gpt.rows * 2));
+        EXPECT_LT(*std::ranges::min_element(counts), *std::ranges::max_element(counts));
+      }
+    }
+  }
+}
 
 TEST(GptGradients, HeadInPieces) {
   GptShape shape = tiny_shape();

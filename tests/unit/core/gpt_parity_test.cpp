@@ -7,6 +7,7 @@
 #include "core/optim/schedule.hpp"
 #include "kernels/convert/convert.hpp"
 #include "kernels/optim/adamw.hpp"
+#include "kernels/optim/balance.hpp"
 #include "tests/support/compare.hpp"
 #include "tests/support/golden.hpp"
 #include "tests/support/tiny_gpt.hpp"
@@ -15,6 +16,23 @@
 namespace tessera::test {
 namespace {
 using nlohmann::json;
+
+/// Of a golden's model; those that lack a key have what its default means.
+MoeShape moe_of(const json& moe, std::int64_t ffn) {
+  MoeShape shape{moe.at("experts"),     moe.at("top_k"),        moe.at("renormalize"),
+                 ExpertWeights::single, moe.at("balance_coef"), moe.at("z_coef")};
+  shape.ffn = moe.value("ffn", ffn);
+  shape.blocks = {moe.value("first_dense", 0), moe.value("every", 1)};
+  shape.shared_ffn = moe.value("shared_ffn", 0);
+  shape.shared_gate = moe.value("shared_gate", false);
+  shape.rule.scores = choice_named<Scores>(moe.value("scores", "softmax")).value();
+  shape.rule.scale = moe.value("scale", 1.0);
+  shape.rule.groups = moe.value("groups", 1);
+  shape.rule.top_groups = moe.value("top_groups", 1);
+  shape.balance_over = choice_named<BalanceOver>(moe.value("balance_over", "sequence")).value();
+  shape.bias = moe.value("bias_rate", 0.0) > 0;
+  return shape;
+}
 
 GptShape shape_of(const json& model, DType compute) {
   GptShape shape;
@@ -33,8 +51,7 @@ GptShape shape_of(const json& model, DType compute) {
   shape.bias = model.at("bias");
   shape.tied_head = model.at("tied_head");
   if (const json& moe = model.at("moe"); !moe.is_null())
-    shape.moe = MoeShape{moe.at("experts"),     moe.at("top_k"),        moe.at("renormalize"),
-                         ExpertWeights::single, moe.at("balance_coef"), moe.at("z_coef")};
+    shape.moe = moe_of(moe, shape.ffn);
   shape.compute = compute;
   return shape;
 }
@@ -58,7 +75,8 @@ struct Errors {
 /// AdamW on fp32 masters with the kernels themselves.
 class Trainer {
  public:
-  Trainer(TinyGpt& gpt, const json& training) : gpt_(gpt), steps_(training.at("steps")) {
+  Trainer(TinyGpt& gpt, const json& training, float bias_rate)
+      : gpt_(gpt), steps_(training.at("steps")), bias_rate_(bias_rate) {
     config_.lr = training.at("lr");
     config_.min_lr = training.at("min_lr");
     config_.warmup_steps = training.at("warmup_steps");
@@ -70,14 +88,17 @@ class Trainer {
     const AdamWClock start;
     gpt.device.upload(stream(), clock_, &start);
     std::vector<AdamWRun> runs;
+    if (const auto& moe = gpt.model.shape().moe) slots_ = static_cast<double>(gpt.rows * moe->top_k);
     for (ParamId id : gpt.params.ids()) {
+      const bool counted = is_counted(gpt.registry[id].role);
       const float decay = decays(gpt.registry[id].role) ? static_cast<float>(config_.weight_decay) : 0;
       for (const FlatParams::Piece& piece : gpt.params.pieces(id)) {
         const auto zeros = std::vector<float>(static_cast<std::size_t>(piece.value.elements()));
         const Tensor master = on_device(gpt.device, zeros);
         convert(stream(), master, piece.value);
+        (counted ? counted_ : owned_).push_back({piece, master, gpt.registry[id].role});
+        if (counted) continue;
         runs.push_back({master, on_device(gpt.device, zeros), on_device(gpt.device, zeros), piece.gradient, decay});
-        owned_.push_back({piece, master});
       }
     }
     table_ = AdamWTable(runs);
@@ -100,6 +121,14 @@ class Trainer {
     for (const Owned& o : owned_) add_squares(stream(), squares_, {&o.piece.gradient, 1});
     clip_from_squares(stream(), clip, squares_, static_cast<float>(config_.clip), limit_.as<float>());
     adamw_step(stream(), {config_.beta1, config_.beta2, config_.eps}, table_, clock, clip, rate_.as<float>());
+    for (const Owned& o : counted_) {
+      const std::int64_t experts = o.master.elements();
+      const bool load = o.role == Role::router_load;
+      const std::vector<float> of(static_cast<std::size_t>(experts),
+                                  load ? BalanceKind::load : static_cast<float>(experts));
+      balance_step(stream(), o.master, o.piece.gradient, on_device(gpt_.device, of), bias_rate_, slots_, clip);
+      convert(stream(), o.piece.value, o.master);
+    }
     for (const Owned& o : owned_) convert(stream(), o.piece.value, o.master);
     return loss;
   }
@@ -108,6 +137,7 @@ class Trainer {
   struct Owned {
     FlatParams::Piece piece;
     Tensor master;
+    Role role;
   };
   Stream& stream() { return gpt_.device.compute(); }
   Tensor bytes(std::size_t n) {
@@ -116,8 +146,10 @@ class Trainer {
 
   TinyGpt& gpt_;
   std::int64_t steps_, done_ = 0;
+  float bias_rate_;
   OptimizerConfig config_;
-  std::vector<Owned> owned_;
+  std::vector<Owned> owned_, counted_;
+  double slots_ = 0;
   AdamWTable table_;
   Tensor clock_ = bytes(sizeof(AdamWClock)), clip_ = bytes(sizeof(ClipResult));
   Tensor squares_ = gpt_.device.allocate(Category::optimizer, DType::i64, {ExactSum::words});
@@ -157,7 +189,8 @@ Errors errors_of(const std::string& name, DType compute, Accumulation accumulati
   const std::vector<double> expected = golden.part(index.at("logits"));
   errors.logits = distance(logits, expected) / norm_of(expected);
 
-  Trainer trainer(gpt, index.at("training"));
+  const json& moe = index.at("model").at("moe");
+  Trainer trainer(gpt, index.at("training"), moe.is_object() ? moe.value("bias_rate", 0.0f) : 0.0f);
   for (double expected_loss : index.at("losses"))
     test::keep_worst(errors.training, std::abs(trainer.step(seed) - expected_loss) / expected_loss);
   std::printf("%s %s: loss %.1e, auxiliary %.1e, gradients %.1e, logits %.1e, ten losses %.1e\n", name.c_str(),

@@ -31,7 +31,12 @@ TEST(GptShape, FollowsTheDeck) {
   config.model.tied_head = true;
   config.precision.compute = Compute::fp32;
   config.precision.fuse_wgrad = false;
-  config.model.moe = MoeConfig{8, 2, ExpertWeights::discrete, {}, 0.25, 0.5};
+  config.model.moe = MoeConfig{};
+  config.model.moe->experts = 8;
+  config.model.moe->top_k = 2;
+  config.model.moe->weights = ExpertWeights::discrete;
+  config.model.moe->balance_coef = 0.25;
+  config.model.moe->z_coef = 0.5;
   const GptShape shape = shape_of(config);
   EXPECT_EQ(shape.layers, 3);
   EXPECT_EQ(shape.kv_heads, 2);
@@ -47,6 +52,7 @@ TEST(GptShape, FollowsTheDeck) {
   EXPECT_EQ(shape.compute, DType::f32);
   EXPECT_EQ(shape.accumulation, Accumulation::unfused);
   ASSERT_TRUE(shape.moe);
+  EXPECT_EQ(shape.moe->ffn, 256);
   EXPECT_EQ(shape.moe->experts, 8);
   EXPECT_EQ(shape.moe->top_k, 2);
   EXPECT_TRUE(shape.moe->renormalize);
@@ -70,6 +76,46 @@ TEST(GptShape, RecomputationKeepsInputs) {
   EXPECT_EQ(keep.attention, Keep::all);
   EXPECT_EQ(keep.moe, Keep::all);
   EXPECT_EQ(keep.block, Keep::all);
+}
+
+TEST(GptShape, OfAMixtureFollowsTheDeck) {
+  RunConfig config = small();
+  config.model.layers = 7;
+  config.model.moe = MoeConfig{8,    2, ExpertWeights::single, {}, 0.25, 0.5, 24, 2, 2, 40, true, Scores::sigmoid,
+                               RouterLogits::bf16, 2.5, 4, 2, true, 0.01, BalanceOver::batch};
+  const GptShape shape = shape_of(config);
+  ASSERT_TRUE(shape.moe);
+  const MoeShape& moe = *shape.moe;
+  EXPECT_EQ(moe.ffn, 24);
+  EXPECT_EQ(moe.shared_ffn, 40);
+  EXPECT_TRUE(moe.shared_gate);
+  EXPECT_EQ(moe.rule.scores, Scores::sigmoid);
+  EXPECT_EQ(moe.rule.logits, DType::bf16);
+  EXPECT_EQ(moe.rule.scale, 2.5);
+  EXPECT_EQ(moe.rule.groups, 4);
+  EXPECT_EQ(moe.rule.top_groups, 2);
+  ParamRegistry registry;
+  const Gpt model(registry, shape);
+  std::map<std::string, ParamSpec> specs;
+  for (const ParamSpec& spec : registry.specs()) specs.emplace(spec.name, spec);
+  for (int i = 0; i < 7; ++i) {
+    const std::string layer = "layers." + std::to_string(i);
+    const bool mixture = i == 3 || i == 5;
+    EXPECT_EQ(specs.contains(layer + ".moe.router.weight"), mixture) << i;
+    EXPECT_EQ(specs.contains(layer + ".mlp.up.bias"), !mixture) << i;
+  }
+  EXPECT_EQ(specs.at("layers.3.moe.experts.up.weight").member, (Shape{24, 64}));
+  EXPECT_EQ(specs.at("layers.3.moe.shared.up.weight").member, (Shape{40, 64}));
+  EXPECT_EQ(specs.at("layers.3.moe.shared.down.weight").role, Role::matrix);
+  EXPECT_FALSE(specs.contains("layers.3.moe.shared.up.bias"));
+  EXPECT_EQ(specs.at("layers.3.moe.shared.gate.weight").role, Role::router);
+  const ParamSpec& bias = specs.at("layers.3.moe.router.bias");
+  EXPECT_EQ(bias.member, (Shape{8}));
+  EXPECT_EQ(bias.role, Role::router_bias);
+  EXPECT_EQ(bias.start.kind, Start::Kind::zero);
+  EXPECT_EQ(bias.format.plain, DType::f32) << "also where weights are bf16";
+  EXPECT_FALSE(bias.format.codes);
+  EXPECT_EQ(specs.at("layers.5.moe.router.load").role, Role::router_load);
 }
 
 TEST(GptShape, ParametersStartAsTheModelSays) {

@@ -210,7 +210,7 @@ TEST(LayerGradients, Block) {
     GptShape shape = tiny_shape();
     if (experts) shape = with_experts(shape, {4, 2, true, ExpertWeights::single, 0.1, 0.1});
     LayerBench bench(shape);
-    const Block layer(bench.registry, "layers.0", shape);
+    const Block layer(bench.registry, 0, shape);
     bench.initialise(shape.hidden);
     const auto forward = [&](const Call& c, const Block::Saved& saved) {
       layer.forward(c, Residual::whole(bench.x), saved, bench.y);

@@ -136,7 +136,7 @@ TEST_F(OptimizersTest, NamesAreEachRulesOwn) {
 }
 
 TEST_F(OptimizersTest, RulesOfADeckCoverEveryBucket) {
-  const Optimizers optimizers(rules_of(OptimizerConfig{}, device_, registry_, layout_, Ranks{}), layout_);
+  const Optimizers optimizers(rules_of(OptimizerConfig{}, {}, device_, registry_, layout_, Ranks{}), layout_);
   std::vector<std::string> slots;
   optimizers.visit_state([&](const StateSlot& slot) {
     slots.emplace_back(slot.name);
@@ -151,7 +151,7 @@ TEST_F(OptimizersTest, MuonStepsWhatIsOwnedWhole) {
   OptimizerConfig config;
   config.matrices = MatrixRule::muon;
   config.moments = Moments::bf16;
-  const Optimizers optimizers(rules_of(config, device_, registry_, owned, Ranks{}), owned);
+  const Optimizers optimizers(rules_of(config, {}, device_, registry_, owned, Ranks{}), owned);
   std::map<std::string, std::set<std::string>> held;
   optimizers.visit_state([&](const StateSlot& slot) {
     EXPECT_EQ(slot.type(), DType::bf16) << slot.name;

@@ -49,7 +49,10 @@ ModelConfig gpt2_of(std::int64_t layers, std::int64_t hidden) {
 ModelConfig mixtral_of(std::int64_t layers, std::int64_t hidden) {
   RunConfig config;
   config.model = llama_of(layers, hidden);
-  config.model.moe = MoeConfig{.experts = 3, .top_k = 2, .weights = {}, .renormalize = true};
+  config.model.moe = MoeConfig{};
+  config.model.moe->experts = 3;
+  config.model.moe->top_k = 2;
+  derive(config);
   return config.model;
 }
 

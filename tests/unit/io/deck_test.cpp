@@ -59,8 +59,8 @@ TEST(Deck, ReadsTheSmallestDeck) {
   EXPECT_EQ(deck.config.data.files, List{"*.txt"});
 }
 
-TEST(Deck, ReadsEveryKey) {
-  const RunConfig config = sound(R"(
+/// A deck that gives every key.
+constexpr const char* every_key = R"(
 schema_version: 1
 run: {name: all, seed: 18446744073709551615, steps: 200, mfu_peak: 1.5, threads: 3, log_every: 50}
 model:
@@ -68,7 +68,10 @@ model:
    norm_eps: 1e-6, qk_norm: true, position: rotary, rope_base: 5.0e5, activation: swiglu, bias: true, qkv_bias: true,
    tied_head: true, vocab: 1000,
    rope_scaling: {factor: 8, low_freq_factor: 2, high_freq_factor: 5, original_seq_len: 8192},
-   moe: {experts: 8, top_k: 2, weights: discrete, renormalize: false, balance_coef: 0.5, z_coef: 0.25}}
+   moe: {experts: 8, top_k: 2, weights: discrete, renormalize: false, balance_coef: 0.5, z_coef: 0.25,
+         ffn: 300, first_dense: 1, every: 3, shared_ffn: 200, shared_gate: true, scores: sigmoid, logits: bf16,
+         scale: 2.5, groups: 4, top_groups: 2, bias: true, bias_rate: 0.01,
+         balance_over: batch}}
 recompute: {mode: selective, modules: [mlp, moe]}
 data: {kind: tokens, root: ../corpus, files: [a.bin, "b c.bin"], mixture: [1, 1], eval_fraction: 0, shuffle: false,
        eval_files: [val.bin], tokenizer: ../tok.json, eval_windows: tail, eval_seed: 9}
@@ -90,9 +93,13 @@ checkpoint: {dir: out/all, every_steps: 7, keep_last: 3, keep_every: 21, expert_
 debug: {replica_hash_every: 5, spot_check_every: 6, confirm_skips: never, trace: t.jsonl, profile: p.json}
 proof: {gather_overlap: false, wire: auto, cuts: tile, staging: auto, reduce_overlap: false, graph: false,
         copy_engines: false, share_gpu: true}
-)").config;
+)";
+
+TEST(Deck, ReadsEveryKey) {
+  const RunConfig config = sound(every_key).config;
   EXPECT_EQ(config.run, (RunSection{"all", 18446744073709551615u, 200, 1.5, 3, 50}));
-  const MoeConfig moe{8, 2, ExpertWeights::discrete, false, 0.5, 0.25};
+  const MoeConfig moe{8, 2, ExpertWeights::discrete, false, 0.5, 0.25, 300, 1, 3, 200, true, Scores::sigmoid,
+                      RouterLogits::bf16, 2.5, 4, 2, true, 0.01, BalanceOver::batch};
   EXPECT_EQ(config.model, (ModelConfig{4, 256, 4, 2, 32, 700, 128, Norm::rms, Position::rotary, 5e5,
                                        Activation::swiglu, true, true, 1000, moe, 1e-6, true, true,
                                        RopeScalingConfig{8, 2, 5, 8192}}));

@@ -3,10 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <bit>
+#include <cmath>
 #include <limits>
 #include <numeric>
 
-#include "kernels/reference/gemm.hpp"
 #include "kernels/reference/moe.hpp"
 #include "tests/support/compare.hpp"
 #include "tests/support/finite_differences.hpp"
@@ -25,17 +25,19 @@ constexpr RouterShape shapes[] = {{1, 1, 1, 1, true},   {2, 5, 3, 1, false}, {2,
 template <class A> struct Router {
   explicit Router(const RouterShape& s) : shape(s), m(s.tokens()), e(s.experts), k(s.top_k) {}
 
-  void route(const std::vector<A>& logits) {
-    tessera::route(device.compute(), arena, shape, routing, on_device(device, Shape{m, e}, logits));
+  void route(const std::vector<A>& logits, const std::vector<A>& bias = {}) {
+    routing.logits = on_device(device, Shape{m, e}, logits);
+    tessera::route(device.compute(), arena, shape, routing, routing.logits,
+                   bias.empty() ? Tensor{} : on_device(device, bias));
   }
   Integers integers(const Tensor& t) { return on_host<std::int32_t>(device, t); }
   std::vector<A> values(const Tensor& t) { return on_host<A>(device, t); }
   Tensor i32(Shape s) { return poisoned(device, DType::i32, s); }
   Tensor real(Shape s) { return poisoned<A>(device, s); }
   /// balance, z
-  std::vector<double> auxiliary(std::vector<double> before = {0, 0}) {
+  std::vector<double> auxiliary(std::vector<double> before = {0, 0}, const Tensor& counted = {}) {
     const Tensor sums = on_device(device, before);
-    auxiliary_losses(device.compute(), arena, shape, routing, sums.as<double>(), sums.as<double>() + 1);
+    auxiliary_losses(device.compute(), arena, shape, routing, sums.as<double>(), sums.as<double>() + 1, counted);
     return on_host<double>(device, sums);
   }
 
@@ -44,11 +46,41 @@ template <class A> struct Router {
   Device device;
   Arena arena = device.arena(Category::activations, 1 << 20);
   Routing routing{real({m, e}), real({m}), i32({m, k}), real({m, k}), i32({e + 1}), i32({m, k}), i32({shape.rows()}),
-                  i32({shape.sequences, e})};
+                  i32({shape.sequences, e}), real({m}), {}};
 };
+
+/// Shapes under all rules: both scores, groups or none, scaled weights, logits of bf16.
+std::vector<RouterShape> ruled_shapes() {
+  std::vector<RouterShape> all(std::begin(shapes), std::end(shapes));
+  all.insert(all.end(), {{2, 9, 33, 4, true}, {1, 5, 256, 8, true}, {1, 6, 12, 5, false}});
+  const auto plain = std::ssize(all);
+  for (std::ptrdiff_t i = 0; i < plain; ++i)
+    for (const Scores scores : {Scores::softmax, Scores::sigmoid})
+      for (const std::int64_t groups : {1, 2, 3, 4, 12})
+        for (const std::int64_t top : {1, 2, 3}) {
+          RouterShape shape = all[static_cast<std::size_t>(i)];
+          const std::int64_t each = shape.experts / groups;
+          if (shape.tokens() > 32 || each * groups != shape.experts || top > groups || top * each < shape.top_k)
+            continue;
+          shape.rule = {scores, top == 2 ? DType::bf16 : DType::f32, groups == 1 ? 1.0 : 2.5, groups, top};
+          all.push_back(shape);
+        }
+  return all;
+}
+/// Small, below -1 and above 1: what is chosen is neither a probability nor positive.
+template <class A> std::vector<A> bias_for(const RouterShape& s, double size) {
+  return uniform<A>(s.experts, 61, -size, size);
+}
 
 template <class A> std::vector<A> logits_for(const RouterShape& s) {
   return uniform<A>(s.tokens() * s.experts, 41, -3, 3);
+}
+
+/// Slots that a batch counted by expert: some, and, at the first step, none.
+template <class A> std::vector<std::vector<A>> counts_for(const RouterShape& s) {
+  std::vector<A> some;
+  for (std::int64_t e = 0; e < s.experts; ++e) some.push_back(static_cast<A>(e * 7 % 11 * 1000));
+  return {some, std::vector<A>(some.size(), 0)};
 }
 
 template <class A> class Route : public ::testing::Test {};
@@ -56,21 +88,22 @@ using Statistics = ::testing::Types<double, float>;
 TYPED_TEST_SUITE(Route, Statistics);
 
 TYPED_TEST(Route, EqualsReference) {
-  for (const RouterShape& shape : shapes) {
-    const auto logits = logits_for<TypeParam>(shape);
-    Router<TypeParam> r(shape);
-    r.route(logits);
-    const auto wanted = reference::route(shape, in_double(logits));
-    const double tolerance = test::tolerance<TypeParam>;
-    EXPECT_TRUE(near(r.values(r.routing.probabilities), wanted.probabilities, tolerance));
-    EXPECT_TRUE(near(r.values(r.routing.log_sum), wanted.log_sum, tolerance));
-    EXPECT_TRUE(near(r.values(r.routing.weight), wanted.weight, tolerance));
-    EXPECT_TRUE(test::same_bits(r.integers(r.routing.expert), wanted.expert));
-    EXPECT_TRUE(test::same_bits(r.integers(r.routing.offsets), wanted.offsets));
-    EXPECT_TRUE(test::same_bits(r.integers(r.routing.row_of_slot), wanted.row_of_slot));
-    EXPECT_TRUE(test::same_bits(r.integers(r.routing.token_of_row), wanted.token_of_row));
-    EXPECT_TRUE(test::same_bits(r.integers(r.routing.load), wanted.load));
-  }
+  for (const RouterShape& shape : ruled_shapes())
+    for (const double size : {0.0, 0.2, 3.0}) {
+      const auto logits = logits_for<TypeParam>(shape), bias = bias_for<TypeParam>(shape, size);
+      Router<TypeParam> r(shape);
+      r.route(logits, bias);
+      const auto wanted = reference::route(shape, in_double(logits), in_double(bias));
+      const double tolerance = test::tolerance<TypeParam>;
+      EXPECT_TRUE(near(r.values(r.routing.scores), wanted.scores, tolerance));
+      EXPECT_TRUE(near(r.values(r.routing.log_sum), wanted.log_sum, tolerance));
+      EXPECT_TRUE(near(r.values(r.routing.weight), wanted.weight, tolerance));
+      EXPECT_TRUE(test::same_bits(r.integers(r.routing.expert), wanted.expert));
+      EXPECT_TRUE(test::same_bits(r.integers(r.routing.offsets), wanted.offsets));
+      EXPECT_TRUE(test::same_bits(r.integers(r.routing.row_of_slot), wanted.row_of_slot));
+      EXPECT_TRUE(test::same_bits(r.integers(r.routing.token_of_row), wanted.token_of_row));
+      EXPECT_TRUE(test::same_bits(r.integers(r.routing.load), wanted.load));
+    }
 }
 
 TYPED_TEST(Route, TiesGoToTheLowerIndex) {
@@ -79,6 +112,60 @@ TYPED_TEST(Route, TiesGoToTheLowerIndex) {
            1, 2, 1, 2,  //
            -5, 3, 3, 3});
   EXPECT_TRUE(test::same_bits(r.integers(r.routing.expert), Integers{0, 1, 2, 1, 3, 0, 1, 2, 3}));
+}
+
+// Of a token whose scores plus bias are given by `bias` alone.
+template <class A>
+Integers chosen_by(const std::vector<A>& bias, std::int64_t k, std::int64_t groups, std::int64_t top) {
+  RouterShape shape{1, 1, std::ssize(bias), k, true};
+  shape.rule = {Scores::sigmoid, DType::f32, 1, groups, top};
+  Router<A> r(shape);
+  r.route(std::vector<A>(bias.size(), 0), bias);
+  return r.integers(r.routing.expert);
+}
+
+TYPED_TEST(Route, GroupsCountTheirTwoBest) {
+  using List = std::vector<TypeParam>;
+  const auto nan = std::numeric_limits<TypeParam>::quiet_NaN();
+  EXPECT_EQ(chosen_by(List{3, 0, 2, 2, 1, 1}, 2, 3, 1), (Integers{2, 3})) << "4 of two beat the single best";
+  EXPECT_EQ(chosen_by(List{3, 0, 2, 2, 1, 1}, 3, 3, 2), (Integers{0, 2, 3}));
+  EXPECT_EQ(chosen_by(List{1, 1, 1, 1, 1, 1}, 3, 3, 2), (Integers{0, 1, 2})) << "ties: the lower group";
+  EXPECT_EQ(chosen_by(List{-3, -9, -4, -4, -2, -9}, 2, 3, 1), (Integers{2, 3})) << "below -1";
+  EXPECT_EQ(chosen_by(List{5, 7, 6}, 2, 3, 2), (Integers{1, 2})) << "one expert a group";
+  EXPECT_EQ(chosen_by(List{nan, 0, 0, 1, 9, nan}, 2, 2, 1), (Integers{4, 3})) << "no sum of NaN";
+  EXPECT_EQ(chosen_by(List{nan, 0, nan, 1, nan, 1}, 3, 2, 1), (Integers{3, 5, 1})) << "NaN behind masked experts";
+}
+
+// A bias decides what is chosen, and no weight.
+TYPED_TEST(Route, BiasChoosesAndDoesNotWeigh) {
+  for (const Scores scores : {Scores::softmax, Scores::sigmoid}) {
+    RouterShape shape{1, 1, 4, 2, true};
+    shape.rule.scores = scores;
+    Router<TypeParam> r(shape);
+    const std::vector<TypeParam> logits{2, 1, 0, -1};
+    r.route(logits, {0, -5, 0, 5});
+    EXPECT_EQ(r.integers(r.routing.expert), (Integers{3, 0}));
+    const auto s = r.values(r.routing.scores), w = r.values(r.routing.weight);
+    const auto own = static_cast<double>(s[3] / (s[3] + s[0]));
+    EXPECT_TRUE(near(std::vector{w[0]}, std::vector{own}, test::tolerance<TypeParam>));
+    EXPECT_LT(w[0], w[1]) << "the expert chosen first has the smaller score";
+  }
+}
+
+// Gradients of a bias are counts: of all sequences, onto those of micro-batches before.
+TYPED_TEST(Route, LoadIsAddedUp) {
+  for (const RouterShape& shape : shapes) {
+    Router<TypeParam> r(shape);
+    r.route(logits_for<TypeParam>(shape));
+    std::vector<TypeParam> wanted(static_cast<std::size_t>(shape.experts));
+    for (const std::int32_t e : r.integers(r.routing.expert)) ++wanted[static_cast<std::size_t>(e)];
+    const Tensor n = r.real({shape.experts});
+    add_load(r.device.compute(), {n, 0}, shape, r.routing);
+    EXPECT_EQ(r.values(n), wanted);
+    add_load(r.device.compute(), {n, 1}, shape, r.routing);
+    for (TypeParam& one : wanted) one *= 2;
+    EXPECT_EQ(r.values(n), wanted);
+  }
 }
 
 TYPED_TEST(Route, ExpertsWithoutRowsFirstMiddleAndLast) {
@@ -227,7 +314,7 @@ TYPED_TEST(Route, NanGivesValidExpertsAndNanWeights) {
     auto logits = uniform<TypeParam>(9, 42);
     logits[at] = std::numeric_limits<TypeParam>::quiet_NaN();
     r.route(logits);
-    const Tensor weight = r.routing.weight.view({3, 2}), p = r.routing.probabilities;
+    const Tensor weight = r.routing.weight.view({3, 2}), p = r.routing.scores;
     EXPECT_TRUE(test::all_nan(r.values(weight.row_range(1, 1))));
     EXPECT_TRUE(test::all_nan(r.values(p.row_range(1, 1))));
     EXPECT_TRUE(test::all_nan(r.values(r.routing.log_sum.flat(1, 1))));
@@ -247,13 +334,19 @@ TYPED_TEST(Route, NoTokens) {
 }
 
 TYPED_TEST(Route, AuxiliaryLossesAddTheReference) {
-  for (const RouterShape& shape : shapes) {
+  for (const RouterShape& shape : ruled_shapes()) {
     const auto logits = logits_for<TypeParam>(shape);
     Router<TypeParam> r(shape);
     r.route(logits);
     const auto wanted = reference::auxiliary_losses(shape, reference::route(shape, in_double(logits)));
     const auto sums = r.auxiliary({100, 200});
     EXPECT_TRUE(near(sums, std::vector{100 + wanted.balance, 200 + wanted.z}, test::tolerance<TypeParam>));
+    for (const auto& counted : counts_for<TypeParam>(shape)) {
+      const auto of_batch =
+          reference::auxiliary_losses(shape, reference::route(shape, in_double(logits)), in_double(counted));
+      EXPECT_TRUE(near(r.auxiliary({100, 200}, on_device(r.device, counted)),
+                       std::vector{100 + of_batch.balance, 200 + of_batch.z}, test::tolerance<TypeParam>));
+    }
     EXPECT_EQ(r.auxiliary({100, 200}), sums) << "repeatable";
     auxiliary_losses(r.device.compute(), r.arena, shape, r.routing, nullptr, nullptr);
   }
@@ -272,26 +365,41 @@ TYPED_TEST(Route, BusiestExpertIsTheReferences) {
 }
 
 TYPED_TEST(Route, BackwardEqualsReference) {
-  for (const RouterShape& shape : shapes) {
+  for (const RouterShape& shape : ruled_shapes()) {
     const auto logits = logits_for<TypeParam>(shape), dweight = uniform<TypeParam>(shape.slots(), 43);
     const double balance = 0.7 * static_cast<double>(shape.length), z = 0.3;
     Router<TypeParam> r(shape);
-    r.route(logits);
+    const auto bias = bias_for<TypeParam>(shape, 0.2);
+    r.route(logits, bias);
     const Tensor d = r.real({r.m, r.e});
     route_backward(r.device.compute(), shape, d, on_device(r.device, Shape{r.m, r.k}, dweight), r.routing, balance, z);
-    const auto wanted =
-        reference::route_backward(shape, reference::route(shape, in_double(logits)), in_double(dweight), balance, z);
+    const auto routed = reference::route(shape, in_double(logits), in_double(bias));
+    const auto wanted = reference::route_backward(shape, routed, in_double(dweight), balance, z);
     EXPECT_TRUE(near(r.values(d), wanted, test::tolerance<TypeParam>));
+    for (const auto& counted : counts_for<TypeParam>(shape)) {
+      route_backward(r.device.compute(), shape, d, on_device(r.device, Shape{r.m, r.k}, dweight), r.routing, balance, z,
+                     on_device(r.device, counted));
+      const auto of_batch =
+          reference::route_backward(shape, routed, in_double(dweight), balance, z, in_double(counted));
+      EXPECT_TRUE(near(r.values(d), of_batch, test::tolerance<TypeParam>));
+    }
   }
 }
 
 TEST(RouteGradient, IsTheDerivative) {
-  for (const RouterShape& shape : {RouterShape{2, 3, 4, 2, true}, RouterShape{2, 3, 4, 2, false},
-                                   RouterShape{2, 3, 4, 1, false}}) {
+  std::vector<RouterShape> ruled;
+  for (const Scores scores : {Scores::softmax, Scores::sigmoid})
+    for (RouterShape shape : {RouterShape{2, 3, 4, 2, true}, RouterShape{2, 3, 4, 2, false},
+                              RouterShape{2, 3, 4, 1, false}, RouterShape{2, 3, 8, 3, true}}) {
+      shape.rule = {scores, DType::f32, shape.experts == 8 ? 2.5 : 1, shape.experts / 4, 1};
+      ruled.push_back(shape);
+    }
+  for (const RouterShape& shape : ruled) {
     Router<double> r(shape);
     const auto logits = logits_for<double>(shape), dweight = uniform<double>(shape.slots(), 44);
+    const auto bias = bias_for<double>(shape, shape.experts == 8 ? 0.2 : 0);
     const auto value = [&](const std::vector<double>& at) {
-      r.route(at);
+      r.route(at, bias);
       const auto sums = r.auxiliary();
       const auto w = r.values(r.routing.weight);
       return std::inner_product(w.begin(), w.end(), dweight.begin(), 0.9 * sums[0] + 0.2 * sums[1]);
@@ -334,6 +442,12 @@ TYPED_TEST(Permute, MovesRowsAndSumsThemInExpertOrder) {
       const auto weight = r.values(r.routing.weight);
       const auto weighted = reference::sum_slots<T>(shape, routed, rows, weight, width);
       EXPECT_TRUE(test::same_bits(on_host<T>(r.device, y), weighted));
+      combine_forward(r.device.compute(), y, in, r.routing, tokens);
+      const auto with_last = reference::sum_slots<T>(shape, routed, rows, weight, width, {{}, x});
+      EXPECT_TRUE(test::same_bits(on_host<T>(r.device, y), with_last));
+      permute_backward(r.device.compute(), tokens, in, r.routing, tokens);
+      const auto with_first = reference::sum_slots<T>(shape, routed, rows, {}, width, {x, {}});
+      EXPECT_TRUE(test::same_bits(on_host<T>(r.device, tokens), with_first)) << "in place";
     }
 }
 
@@ -380,62 +494,6 @@ TYPED_TEST(Permute, NanOfOneRowReachesItsTokenAlone) {
   for (std::int64_t m = 0; m < 3; ++m) EXPECT_EQ(bool(test::all_nan(on_host<T>(r.device, y.flat(m, 1)))), m == 1);
 }
 
-// The router's products.
-template <class T> class RouterProducts : public ::testing::Test {};
-TYPED_TEST_SUITE(RouterProducts, test::Reals);
-
-TYPED_TEST(RouterProducts, EqualReference) {
-  using T = TypeParam;
-  using A = Accumulator<T>;
-  Device device;
-  Stream& s = device.compute();
-  Arena arena = device.arena(Category::activations, 1 << 20);
-  for (auto [m, e, c] : {std::array<std::int64_t, 3>{0, 4, 7}, {1, 1, 1}, {5, 3, 33}, {600, 8, 96}, {7, 70, 600}}) {
-    const reference::Linear size{m, e, c};
-    const auto x = uniform<T>(m * c, 51), w = uniform<T>(e * c, 52, -0.1, 0.1), old = uniform<T>(m * c, 53);
-    const auto d = uniform<A>(m * e, 54, -0.1, 0.1), sum = uniform<A>(e * c, 55);
-    const Tensor tx = on_device(device, Shape{m, c}, x), td = on_device(device, Shape{m, e}, d);
-    const Tensor tw = on_device(device, Shape{e, c}, w);
-    const Tensor logits = poisoned<A>(device, {m, e}), dx = on_device(device, Shape{m, c}, old);
-    router_forward(s, logits, tx, tw);
-    router_input_gradient(s, dx, td, tw);
-    if (m > 0) {
-      EXPECT_TRUE(near(on_host<A>(device, logits), reference::linear_forward(size, in_double(x), in_double(w), {}),
-                       test::tolerance<A>));
-      auto wanted = reference::linear_input_gradient(size, in_double(d), in_double(w));
-      for (std::size_t i = 0; i < wanted.size(); ++i) wanted[i] += static_cast<double>(old[i]);
-      EXPECT_TRUE(near(on_host<T>(device, dx), wanted, test::tolerance<T>));
-    }
-    const auto product = reference::linear_weight_gradient(size, in_double(d), in_double(x));
-    for (float beta : {0.0f, 1.0f, 0.5f})
-      for (Accumulation how : {Accumulation::fused, Accumulation::unfused}) {
-        auto wanted = product;
-        for (std::size_t i = 0; i < wanted.size(); ++i) wanted[i] += beta * static_cast<double>(sum[i]);
-        const Shape shape{e, c};
-        const Gradient dw{beta == 0 ? poisoned<A>(device, shape) : on_device(device, shape, sum), beta};
-        router_weight_gradient(s, arena, dw, td, tx, how);
-        const double tolerance = how == Accumulation::fused ? test::tolerance<A> : test::tolerance<T>;
-        EXPECT_TRUE(near(on_host<A>(device, dw.sum), wanted, tolerance)) << m << "x" << e << "x" << c;
-      }
-  }
-}
-
-TYPED_TEST(RouterProducts, UnfusedGradientRoundsTheProductFirst) {
-  using T = TypeParam;
-  using A = Accumulator<T>;
-  Device device;
-  Arena arena = device.arena(Category::activations, 1 << 20);
-  const auto sum = uniform<A>(3 * 33, 56);
-  const Tensor x = on_device(device, Shape{300, 33}, uniform<T>(300 * 33, 57));
-  const Tensor d = on_device(device, Shape{300, 3}, uniform<A>(900, 58));
-  const Gradient fused{poisoned<A>(device, {3, 33}), 0}, unfused{on_device(device, Shape{3, 33}, sum), 1};
-  router_weight_gradient(device.compute(), arena, fused, d, x, Accumulation::fused);
-  router_weight_gradient(device.compute(), arena, unfused, d, x, Accumulation::unfused);
-  std::vector<A> wanted = on_host<A>(device, fused.sum);
-  for (std::size_t i = 0; i < wanted.size(); ++i) wanted[i] = sum[i] + A(T(wanted[i]));
-  EXPECT_TRUE(test::same_bits(on_host<A>(device, unfused.sum), wanted));
-}
-
 TEST(MoeChecks, RefuseWhatDoesNotFit) {
   Router<float> r({1, 3, 4, 2, true});
   Stream& s = r.device.compute();
@@ -443,6 +501,14 @@ TEST(MoeChecks, RefuseWhatDoesNotFit) {
   EXPECT_THROW(r.route(std::vector<float>(11)), Error);
   EXPECT_THROW(route(s, r.arena, {1, 3, 4, 5, true}, r.routing, r.real({3, 4})), Error) << "top_k over experts";
   EXPECT_THROW(route(s, r.arena, r.shape, r.routing, poisoned<bf16>(r.device, {3, 4})), Error);
+  EXPECT_THROW(r.route(std::vector<float>(12), std::vector<float>(3)), Error) << "a bias for each expert";
+  RouterShape grouped = r.shape;
+  grouped.rule.groups = 3;
+  EXPECT_THROW(route(s, r.arena, grouped, r.routing, r.real({3, 4})), Error) << "groups of equal size";
+  grouped.rule.groups = 4;
+  EXPECT_THROW(route(s, r.arena, grouped, r.routing, r.real({3, 4})), Error) << "a group of one does not hold two";
+  EXPECT_THROW(combine_forward(s, three, six, r.routing, six), Error);
+  EXPECT_THROW(gate_forward(s, three, three, r.real({4, 1})), Error);
   EXPECT_THROW(permute_forward(s, three, three, r.routing), Error);
   EXPECT_THROW(combine_forward(s, six, six, r.routing), Error);
   EXPECT_THROW(combine_backward(s, six, r.real({3, 1}), three, six, r.routing), Error);

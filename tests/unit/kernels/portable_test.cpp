@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "kernels/convert/convert.hpp"
+#include "kernels/moe/moe.hpp"
 #include "kernels/random/random.hpp"
 #include "tests/support/portable_bits.hpp"
 #include "tests/support/quantized_case.hpp"
@@ -89,6 +90,34 @@ TEST(Portable, RoundingAndDigests) {
   expect_portable("fp32 rounded to bf16", on_host<bf16>(device, narrow));
   digest(device.compute(), sum.as<std::uint64_t>(), wide, 5);
   expect_portable("digest of fp32", on_host<std::uint64_t>(device, sum));
+}
+
+// Scores, choices, weights and gradients of a router, given its logits.
+TEST(Portable, Routing) {
+  Device device;
+  Arena arena = device.arena(Category::activations, std::int64_t{4} << 20);
+  const ScoreRule softmax, sigmoid{Scores::sigmoid, DType::bf16, 2.5, 8, 3};
+  for (const std::int64_t experts : {16, 64, 256})
+    for (const ScoreRule& rule : {softmax, sigmoid}) {
+      const RouterShape shape{3, 50, experts, 6, true, 1, rule};
+      const auto real = [&](Shape s) { return poisoned<float>(device, s); };
+      const auto i32 = [&](Shape s) { return poisoned(device, DType::i32, s); };
+      const std::int64_t m = shape.tokens();
+      const Tensor logits = on_device(device, Shape{m, experts}, uniform<float>(m * experts, 5, -4, 4));
+      const Routing routing{real({m, experts}), real({m}),        i32({m, 6}),         real({m, 6}), i32({experts + 1}),
+                            i32({m, 6}),        i32({shape.rows()}), i32({3, experts}), real({m}),    logits};
+      Stream& stream = device.compute();
+      route(stream, arena, shape, routing, logits, on_device(device, uniform<float>(experts, 6, -0.2, 0.2)));
+      const Tensor d = real({m, experts});
+      route_backward(stream, shape, d, on_device(device, Shape{m, 6}, uniform<float>(m * 6, 7)), routing, 35, 0.3);
+      const std::string name = "routing to " + std::to_string(experts) + (rule.groups > 1 ? " in groups, " : ", ");
+      expect_portable(name + "scores", on_host<float>(device, routing.scores));
+      expect_portable(name + "sums", on_host<float>(device, routing.log_sum));
+      expect_portable(name + "experts", on_host<std::int32_t>(device, routing.expert));
+      expect_portable(name + "weights", on_host<float>(device, routing.weight));
+      expect_portable(name + "load", on_host<std::int32_t>(device, routing.load));
+      expect_portable(name + "gradients", on_host<float>(device, d));
+    }
 }
 
 }  // namespace
