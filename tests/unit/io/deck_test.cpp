@@ -89,7 +89,7 @@ checkpoint: {dir: out/all, every_steps: 7, keep_last: 3, keep_every: 21, expert_
              init_ignore_extra: true, init_other_tokenizer: true}
 debug: {replica_hash_every: 5, confirm_skips: never, trace: t.jsonl, profile: p.json}
 proof: {gather_overlap: false, wire: auto, cuts: tile, staging: auto, reduce_overlap: false, graph: false,
-        copy_engines: false, share_gpu: true}
+        copy_engines: false, share_gpu: true, mixed_hosts: true}
 )").config;
   EXPECT_EQ(config.run, (RunSection{"all", 18446744073709551615u, 200, 1.5, 3, 50}));
   const MoeConfig moe{8, 2, ExpertWeights::discrete, false, 0.5, 0.25};
@@ -117,7 +117,7 @@ proof: {gather_overlap: false, wire: auto, cuts: tile, staging: auto, reduce_ove
                                                  "runs/a", {"a.weight", "b.weight"}, {"c.weight"}, true, true}));
   EXPECT_EQ(config.debug, (DebugConfig{5, ConfirmSkips::never, "t.jsonl", "p.json"}));
   EXPECT_EQ(config.proof, (ProofConfig{false, GatherWire::automatic, GatherCuts::tile, GatherStaging::automatic, false,
-                                       false, false, true}));
+                                       false, false, true, true}));
 }
 
 TEST(Deck, KnowsWhoGaveEachValue) {
