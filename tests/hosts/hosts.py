@@ -149,13 +149,20 @@ class Hosts(contextlib.ExitStack):
         hold a pipe open. Codes of ranks that end by themselves go to OUT.codes."""
         for name in self.names:
             self.write(f"{name}.variables", "".join(f"export {key}={value}\n" for key, value in self.environment.get(name, {}).items()))
+        rank = (os.path.join(HERE, "rank.sh"), self.path(out + ".codes"))
+        return self.on_login(*self.launch(launcher, ranks), *rank, *words, out=out, environment=environment)
+
+    def launch(self, launcher, ranks):
+        """The launcher's words before those of a rank."""
         places = ",".join(f"{name}:{n}" for name, n in ranks.items())
+        return [launcher, "-launcher", "ssh", "-launcher-exec", os.path.join(HERE, "enter.sh"), "-hosts", places, "-n", str(sum(ranks.values()))]
+
+    def on_login(self, *words, out, environment=None):
+        """Starts `words` on the host of the launcher; prints go to OUT.out and OUT.err."""
         variables = {**os.environ, "OMP_NUM_THREADS": "1", "TESSERA_TEST_HOSTS": self.folder, **(environment or {})}
         with open(self.path(out + ".out"), "w") as file, open(self.path(out + ".err"), "w") as errors:
             started = subprocess.Popen(
-                ["nsenter", "-t", str(self.pids["login"]), "-m", "-u", "-n", f"--wd={self.folder}", "--", launcher, "-launcher", "ssh", "-launcher-exec",
-                 os.path.join(HERE, "enter.sh"), "-hosts", places, "-n", str(sum(ranks.values())), os.path.join(HERE, "rank.sh"),
-                 self.path(out + ".codes"), *words],
+                ["nsenter", "-t", str(self.pids["login"]), "-m", "-u", "-n", f"--wd={self.folder}", "--", *words],
                 stdin=subprocess.DEVNULL, stdout=file, stderr=errors, env=variables, preexec_fn=with_the_test)
         self.callback(started.wait)
         self.callback(started.kill)

@@ -6,6 +6,9 @@ usage: hosts_test.py TESSERA MPIEXEC [TEST...]; 77: no hosts can be simulated he
 import contextlib
 import json
 import os
+import random
+import shutil
+import subprocess
 import sys
 import time
 
@@ -65,7 +68,7 @@ class OnHosts(runs.InFolder):
         return self.said(out)
 
     def digest(self, directory):
-        done = runs.subprocess.run([runs.TESSERA, "checkpoint", "inspect", self.path(directory), "--json"], capture_output=True, text=True, timeout=60)
+        done = subprocess.run([runs.TESSERA, "checkpoint", "inspect", self.path(directory), "--json"], capture_output=True, text=True, timeout=60)
         self.assertEqual(done.returncode, 0, done.stderr)
         return json.loads(done.stdout)["content_digest"]
 
@@ -102,6 +105,28 @@ class Equality(OnHosts):
         self.run_to_its_end(75, PLACES["two"], deck, "--stop-at", "2")
         self.run_to_its_end(0, PLACES["three"], deck)
         self.assertEqual(self.digest("parts"), self.digest("whole"))
+
+
+class Bytes(OnHosts):
+    """What goes over the network is what the plan says."""
+    count = 2
+
+    def test_counters_of_the_interface(self):
+        for sharding in ("optimizer", "full"):
+            deck = self.deck(f"run-{sharding}", sharding=sharding)
+            less = ("--set", "eval.every_steps=0", "--set", "debug.trace=", "--set", "checkpoint.every_steps=0", "--set", "model.hidden=256",
+                    "--set", "batch.global=4")
+            planned = subprocess.run([runs.TESSERA, "plan", deck, *less, "--ranks", "4", "--hosts", "2", "--json"], capture_output=True, text=True,
+                                     check=True, cwd=self.folder, timeout=60)
+            sent = []
+            for stop in (4, 24):
+                before = self.hosts.bytes_sent("h1")
+                self.run_to_its_end(75, PLACES["two"], deck, *less, "--set", "run.steps=100", "--set", f"checkpoint.dir={sharding}{stop}",
+                                    "--stop-at", str(stop))
+                sent.append(self.hosts.bytes_sent("h1") - before)
+            of_step = 2 * json.loads(planned.stdout)["hosts"]["bytes_across"]  # two ranks of h2 receive it
+            print(f"{sharding}: {(sent[1] - sent[0]) / 20:.0f} bytes a step, planned {of_step:.0f}", flush=True)
+            self.assertLess(abs((sent[1] - sent[0]) / 20 / of_step - 1), 0.05)
 
 
 class Ends(OnHosts):
@@ -156,10 +181,22 @@ class Lost(OnHosts):
         self.run_to_its_end(75, PLACES["one"], self.deck("whole"), *self.LONG, *until_step, out="whole")
         self.assertEqual(self.digest("run"), self.digest("whole"))
 
-    def check(self, name, how, fault="", named=None, goes_on=False):
-        deck = self.deck("run")
+    def stands_still(self, name):
+        """Whether a rank on the host was stopped by a fault."""
+        for pid in self.hosts.members(self.hosts.space(name), runs.TESSERA):
+            with contextlib.suppress(OSError), open(f"/proc/{pid}/stat", encoding="ascii") as file:
+                if file.read().rsplit(") ", 1)[1].startswith("T"):
+                    return True
+        return False
+
+    def check(self, name, how, fault="", named=None, goes_on=False, delay=0.0, io="mpio"):
+        deck = self.deck("run", io=io)
         process = self.start(PLACES["two"], deck, *self.LONG, TESSERA_FAULT=fault)
-        until(lambda: self.step_reached("run", 4), "steps", PATIENCE)
+        if fault:
+            until(lambda: self.stands_still(name), fault, PATIENCE)
+        else:
+            until(lambda: self.step_reached("run", 4), "steps", PATIENCE)
+        time.sleep(delay)
         spaces = [self.hosts.space(one) for one in self.hosts.names]
         self.lose(name, how)
         self.check_ended(spaces, process, how)
@@ -184,6 +221,49 @@ class Lost(OnHosts):
 
     def test_a_host_is_killed(self):
         self.check("h2", "loud", named="on h2 has ended without a word|BAD TERMINATION|EXIT")
+
+    def again(self):
+        """Hosts as they were, and no run directory."""
+        for name in self.hosts.names:
+            with contextlib.suppress(ProcessLookupError):
+                self.hosts.kill(name)
+            self.hosts.boot(name)
+        for directory in ("run", "whole"):
+            shutil.rmtree(self.path(directory), ignore_errors=True)
+        for out in ("run.codes", "run.jsonl", "whole.jsonl"):
+            with contextlib.suppress(FileNotFoundError):
+                os.remove(self.path(out))
+
+    def test_a_host_is_lost_in_a_save(self):
+        for io in ("mpio", "direct"):
+            phase = random.choice(("structure", "payload", "sync", "vote"))
+            print(f"in {phase}, {io}", flush=True)
+            self.check("h2", "silent", fault=f"{phase}:2:stop:2", goes_on=True, io=io)
+            self.again()
+
+    def test_any_host_at_any_moment(self):
+        for _ in range(int(os.environ.get("TESSERA_SOAK_LOSSES", 2))):
+            name, how, delay = random.choice(self.hosts.names), random.choice(("silent", "cut", "loud")), random.uniform(0, 1)
+            print(f"{name}, {how}, after {delay:.3f} s", flush=True)
+            self.check(name, how, delay=delay)
+            self.again()
+
+    def test_a_slow_or_lossy_link_changes_no_bit(self):
+        deck, whole = self.deck("run"), None
+        for discipline in (("tbf", "rate", "50mbit", "burst", "64kb", "latency", "50ms"), ("netem", "delay", "20ms"), ("netem", "loss", "1%")):
+            self.again()
+            try:
+                self.hosts.shape("h2", *discipline)
+            except RuntimeError as error:
+                print(f"not tried: {error}", flush=True)
+                continue
+            self.run_to_its_end(0, PLACES["two"], deck, "--set", "comm.timeout_s=60")
+            digest = self.digest("run")
+            self.assertEqual(digest, whole or digest, discipline)
+            whole = digest
+        self.again()
+        self.run_to_its_end(0, PLACES["one"], deck)
+        self.assertEqual(self.digest("run"), whole or self.digest("run"))
 
     def test_a_host_is_lost_while_ranks_start(self):
         begun = time.monotonic()
@@ -249,6 +329,30 @@ class Different(OnHosts):
         for name, steps in (("h1", 4), ("h2", 5)):
             self.write(f"{name}.own/deck.yaml", self.read("run.yaml").replace("steps: 4", f"steps: {steps}"))
         self.assertIn("h2 (ranks 2-3) read another deck than rank 0 on h1", self.said_by(3, self.path("own", "deck.yaml")))
+
+
+class Checked(OnHosts):
+    """The check that a user runs on an allocation."""
+    count = 2
+    SCRIPT = os.path.join(runs.JOBSCRIPTS, "cluster", "check_hosts.sh")
+
+    def check(self, code, folder, **environment):
+        launch = self.hosts.launch(runs.MPIEXEC, PLACES["two"])
+        ranks = () if not environment else ("env", *(f"{key}={value}" for key, value in environment.items()))
+        process = self.hosts.on_login(self.SCRIPT, self.path(folder), *launch, *ranks, out="check", environment={"TESSERA": runs.TESSERA})
+        self.assertEqual(process.wait(PATIENCE), code, self.said("check"))
+        return self.said("check")
+
+    def test_hosts_that_are_sound(self):
+        out, err = self.check(0, "sound")
+        self.assertEqual(err, "")
+        self.assertRegex(out, r"(?s)2 h1\n +2 h2\n.*renames.*communication was.*GB/s.*nothing is wrong\n$")
+
+    def test_a_folder_that_is_not_shared(self):
+        os.makedirs(self.path("own"), exist_ok=True)
+        out, err = self.check(1, os.path.join("own", "check"))
+        self.assertIn("WRONG", err)
+        self.assertNotIn("nothing is wrong", out)
 
 
 def main():

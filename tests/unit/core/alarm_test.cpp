@@ -26,20 +26,20 @@ TEST(AlarmDeathTest, EndsAProcessThatIsHeld) {
 
 TEST(AlarmDeathTest, AnInnerOneCountsAndGivesWayToTheOuterOne) {
   testing::FLAGS_gtest_death_test_style = "threadsafe";
-  const auto inner = [] {
+  const auto shortest_inside = [] {
     const Alarm outer(seconds(100), Exit::communication, "outer");
     const Alarm inner(seconds(1), Exit::file, "inner");
     stay();
   };
-  EXPECT_EXIT(inner(), testing::ExitedWithCode(5), "^inner\n$");
-  const auto outer = [] {
+  EXPECT_EXIT(shortest_inside(), testing::ExitedWithCode(5), "^inner\n$");
+  const auto shortest_outside = [] {
     const Alarm outer(seconds(2), Exit::communication, "outer");
     std::optional<Alarm> inner;
     inner.emplace(seconds(100), Exit::file, "inner");
     inner.reset();
     stay();
   };
-  EXPECT_EXIT(outer(), testing::ExitedWithCode(7), "^outer\n$");
+  EXPECT_EXIT(shortest_outside(), testing::ExitedWithCode(7), "^outer\n$");
 }
 
 TEST(AlarmDeathTest, IsNoneWhenItHasGone) {
