@@ -415,7 +415,7 @@ void fit_to_each_other(Prepared& run, const Mpi& mpi, Control& control, Problems
 
 /// Compares the decks that the ranks have read. Collective over the world.
 void require_one_deck(const Prepared& run, const Mpi& mpi, Control& control, Problems& problems) {
-  const std::vector<std::string> all = control.gather(resolved_text(run.deck));
+  const std::vector<std::string> all = control.gather(hex(fnv1a64(resolved_text(run.deck))));
   std::vector<int> others;
   for (int r = 1; r < mpi.size(); ++r)
     if (all[static_cast<std::size_t>(r)] != all.front()) others.push_back(r);

@@ -6,8 +6,10 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <thread>
 
@@ -97,9 +99,13 @@ void Mpi::ends_with(int code) { state_->code = code; }
 
 std::chrono::seconds Mpi::start_timeout() {
   const char* const text = std::getenv("TESSERA_TIMEOUT");
-  const long seconds = text ? std::strtol(text, nullptr, 10) : 0;
-  constexpr long longest = 1'000'000;
-  return std::chrono::seconds(seconds > 0 ? std::min(seconds, longest) : 300);
+  if (!text) return std::chrono::seconds(300);
+  constexpr int longest = 1'000'000;
+  int seconds = 0;
+  const auto [stop, error] = std::from_chars(text, text + std::strlen(text), seconds);
+  if (error != std::errc() || *stop != '\0' || seconds < 1 || seconds > longest)
+    throw Error(Exit::usage, fmt::format("TESSERA_TIMEOUT={}: must be seconds, from 1 to {}", text, longest));
+  return std::chrono::seconds(seconds);
 }
 
 std::string Mpi::version() {

@@ -33,7 +33,7 @@ struct MpiOptions {
 /// MPI had been initialised before. One a process. This header does not include <mpi.h>.
 class Mpi {
  public:
-  /// Collective over the world, as every member that does not say Local.
+  /// Throws what start_timeout() throws. Collective over the world, as every member that does not say Local.
   Mpi(int* argc, char*** argv);
   /// Ends MPI. Where that may hang (MPICH before 5.0 with Hydra, over several hosts), rank 0 ends all ranks instead,
   /// with the code of ends_with(), and nobody returns. Nothing lasts longer than the last rank's arrival and 10 s.
@@ -56,7 +56,8 @@ class Mpi {
 
   /// Sets the exit code of the run, equal on all ranks, for the destructor. Local.
   void ends_with(int code);
-  /// Bound on the time in which the ranks find each other: TESSERA_TIMEOUT, in seconds, or 300. Local.
+  /// Bound on the time in which the ranks find each other: TESSERA_TIMEOUT, in seconds, or 300. Throws Error{usage} if
+  /// the variable is no number of seconds. Local.
   static std::chrono::seconds start_timeout();
 
   /// Makes the data collectives of the groups of `ranks`, each group on a communicator of its own. `ranks` must be this
