@@ -4,10 +4,12 @@ hosts that differ.
 usage: hosts_test.py TESSERA MPIEXEC [TEST...]; 77: no hosts can be simulated here
 """
 import contextlib
+import itertools
 import json
 import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -99,6 +101,12 @@ class Equality(OnHosts):
         self.check("nvfp4", "full", 1, "direct")
         self.check("bf16", "optimizer", 2, "mpio")
 
+    def test_any_case(self):
+        cases = list(itertools.product(("bf16", "nvfp4"), ("optimizer", "full"), (0, 1, 2), ("mpio", "direct")))
+        for case in cases if "TESSERA_SOAK_CASES" in os.environ else [random.choice(cases)]:
+            print(case, flush=True)
+            self.check(*case)
+
     def test_a_checkpoint_goes_on_over_other_hosts(self):
         self.run_to_its_end(0, PLACES["one"], self.deck("whole"))
         deck = self.deck("parts")
@@ -144,6 +152,16 @@ class Ends(OnHosts):
                     out, err = self.run_to_its_end(code, places, *arguments, seconds=120)
                     self.assertNotIn("communication failed", err)
                     self.assertLess(time.monotonic() - begun, 110)
+
+    def test_a_signal(self):
+        for signal_of in ("SIGTERM", "SIGUSR1"):
+            deck = self.deck(signal_of)
+            process = self.start(PLACES["three"], deck, "--set", "run.steps=100000", out=signal_of)
+            until(lambda name=signal_of: self.step_reached(name, 2), "steps", PATIENCE)
+            (pid,) = self.hosts.members(self.hosts.space("h3"), runs.TESSERA)
+            os.kill(pid, getattr(signal, signal_of))
+            self.assertEqual(process.wait(PATIENCE), 75, self.said(signal_of))
+            self.assertRegex(self.said(signal_of)[0], signal_of)
 
     def test_other_verbs(self):
         self.run_to_its_end(0, PLACES["two"], self.deck("trained"))
