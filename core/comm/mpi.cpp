@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 #include <cstdio>
 #include <cstdlib>
@@ -20,6 +19,7 @@
 #include "core/comm/nccl/nccl_communicator.hpp"
 #include "core/comm/peers.hpp"
 #include "core/comm/staged.hpp"
+#include "core/comm/this_host.hpp"
 #include "kernels/base/runtime.hpp"
 
 namespace tessera {
@@ -32,12 +32,6 @@ struct Mpi::State {
 };
 
 namespace {
-
-std::string this_host() {
-  std::array<char, 256> name{};
-  ::gethostname(name.data(), name.size() - 1);
-  return name.data();
-}
 
 /// Whether MPI_Finalize may never return: before MPICH 5.0 some ranks of several hosts miss the last barrier of Hydra's
 /// process manager. Hydra alone sets the variable.

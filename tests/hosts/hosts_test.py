@@ -342,6 +342,12 @@ class Different(OnHosts):
             self.assertRegex(said, r"checkpoint.dir: h2 \(ranks 2-3\) does not see own/run of h1; name a directory of a file system that all")
         self.assertEqual(os.listdir(self.path("h1.own")), [])
 
+    def test_data_that_one_host_does_not_see(self):
+        deck = self.deck("run")
+        self.write("h1.own/some.txt", runs.CORPUS)
+        said = self.said_by(5, deck, "--set", "data.files=[own/some.txt]")
+        self.assertRegex(said, r"^rank 2 \(h2\): .*own/some.txt")
+
     def test_another_deck(self):
         self.deck("run")
         for name, steps in (("h1", 4), ("h2", 5)):
