@@ -16,22 +16,20 @@ void stay() {
 }
 
 TEST(AlarmDeathTest, EndsAProcessThatIsHeld) {
-  testing::FLAGS_gtest_death_test_style = "threadsafe";
   const auto held = [] {
     const Alarm alarm(seconds(1), Exit::communication, "has waited for the network");
     stay();
   };
-  EXPECT_EXIT(held(), testing::ExitedWithCode(7), "^has waited for the network\n$");
+  EXPECT_EXIT(held(), testing::ExitedWithCode(7), "has waited for the network\n");
 }
 
 TEST(AlarmDeathTest, AnInnerOneCountsAndGivesWayToTheOuterOne) {
-  testing::FLAGS_gtest_death_test_style = "threadsafe";
   const auto shortest_inside = [] {
     const Alarm outer(seconds(100), Exit::communication, "outer");
     const Alarm inner(seconds(1), Exit::file, "inner");
     stay();
   };
-  EXPECT_EXIT(shortest_inside(), testing::ExitedWithCode(5), "^inner\n$");
+  EXPECT_EXIT(shortest_inside(), testing::ExitedWithCode(5), "inner\n");
   const auto shortest_outside = [] {
     const Alarm outer(seconds(2), Exit::communication, "outer");
     std::optional<Alarm> inner;
@@ -39,7 +37,7 @@ TEST(AlarmDeathTest, AnInnerOneCountsAndGivesWayToTheOuterOne) {
     inner.reset();
     stay();
   };
-  EXPECT_EXIT(shortest_outside(), testing::ExitedWithCode(7), "^outer\n$");
+  EXPECT_EXIT(shortest_outside(), testing::ExitedWithCode(7), "outer\n");
 }
 
 TEST(AlarmDeathTest, IsNoneWhenItHasGone) {
