@@ -22,10 +22,12 @@ def command(*words):
     return subprocess.run(words, capture_output=True, text=True, timeout=60)
 
 
-def impossible():
-    """Why this machine cannot simulate hosts; empty if it can."""
+def impossible(launcher):
+    """Why this machine cannot simulate hosts, or this launcher not start ranks on them; empty if they can."""
     if sys.platform != "linux":
         return "hosts are simulated by Linux namespaces"
+    if "HYDRA" not in command(launcher, "--version").stdout:
+        return f"{launcher} is no Hydra (MPICH)"
     tried = command("unshare", *NAMESPACES, "-f", "--mount-proc", "sh", "-c",
                     "hostname other && mount -t tmpfs tmpfs /dev/shm && ip link add name one type veth peer name two && ip link add name three type bridge")
     return f"namespaces are not allowed here: {tried.stderr.strip()}" if tried.returncode else ""

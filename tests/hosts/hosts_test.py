@@ -380,7 +380,7 @@ class Checked(OnHosts):
 
 
 def main():
-    if why := impossible():
+    if why := impossible(sys.argv[2]):
         print(f"skipped: {why}")
         sys.exit(77)
     runs.main()
