@@ -68,10 +68,11 @@ Mpi::~Mpi() {
   std::fflush(nullptr);
   if (state.finalise) state.watch->meet();
   const int rank = this->rank();
-  const bool may_hang = finalize_may_hang(several_hosts());
+  const bool several = several_hosts(), may_hang = finalize_may_hang(several);
   state.watch.reset();
   if (!state.finalise) return;
-  const Alarm alarm(std::chrono::seconds(8), static_cast<Exit>(state.code), "");
+  // On one host nothing is known to hang, and ranks may share few cores.
+  const Alarm alarm(std::chrono::seconds(several ? 8 : 120), static_cast<Exit>(state.code), "");
   if (!may_hang) {
     MPI_Finalize();
     return;  // the end of a rank is noticed until now

@@ -36,7 +36,7 @@ class Mpi {
   /// Throws what start_timeout() throws. Collective over the world, as every member that does not say Local.
   Mpi(int* argc, char*** argv);
   /// Ends MPI. Where that may hang (MPICH before 5.0 with Hydra, over several hosts), rank 0 ends all ranks instead,
-  /// with the code of ends_with(), and nobody returns. Nothing lasts longer than the last rank's arrival and 10 s.
+  /// with the code of ends_with(), and nobody returns. Over several hosts this lasts 10 s after the last rank has come.
   ~Mpi();
   Mpi(const Mpi&) = delete;
   Mpi& operator=(const Mpi&) = delete;
