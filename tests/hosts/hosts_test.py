@@ -292,6 +292,20 @@ class Lost(OnHosts):
         self.check_ended(spaces, process, "silent")
         self.assertLess(time.monotonic() - begun, PATIENCE)
 
+    def test_a_host_is_lost_while_a_run_is_resumed(self):
+        """In MPI_Init, in a look at the checkpoint, in its load, in the first steps: wherever the drawn delay ends."""
+        deck = self.deck("run")
+        self.run_to_its_end(75, PLACES["two"], deck, *self.LONG, "--stop-at", "2", out="first")
+        process = self.start(PLACES["two"], deck, *self.LONG, TESSERA_TIMEOUT=str(TIMEOUT))
+        until(lambda: self.hosts.members(self.hosts.space("h2"), runs.TESSERA), "a start")
+        delay = random.uniform(0, 1)
+        print(f"after {delay:.3f} s", flush=True)
+        time.sleep(delay)
+        spaces = [self.hosts.space("h1")]
+        self.lose("h2", "silent")
+        self.check_ended(spaces, process, "silent")
+        self.check_goes_on(deck)
+
     def test_a_short_cut_is_survived(self):
         deck = self.deck("run")
         process = self.start(PLACES["two"], deck, *self.LONG, "--set", "comm.timeout_s=60", "--stop-at", "200")
