@@ -9,7 +9,7 @@ namespace tessera {
 /// Bytes that a rank receives in a step, by where they come from.
 struct Received {
   double inside = 0;  ///< from ranks of its own host
-  double across = 0;  ///< from other hosts, over the network
+  double across = 0;  ///< from other hosts, over the network: an upper bound, since libraries may pass on inside a host
 };
 /// Of a plan whose ranks are spread evenly over `hosts`, host by host. A collective's bytes come evenly from the ranks
 /// of its process group. `hosts` must divide the ranks (else Error{internal}). Pure.

@@ -2,6 +2,7 @@
 and shared memory, joined by a bridge. The launcher runs on a host of its own, "login"."""
 import contextlib
 import ctypes
+import json
 import os
 import subprocess
 import sys
@@ -126,7 +127,7 @@ class Hosts(contextlib.ExitStack):
         self.inside(name, "tc", "qdisc", "replace", "dev", "eth0", "root", *discipline)
 
     def bytes_sent(self, name):
-        return int(self.inside(name, "cat", "/sys/class/net/eth0/statistics/tx_bytes"))
+        return json.loads(self.inside(name, "ip", "-s", "-j", "link", "show", "dev", "eth0"))[0]["stats64"]["tx"]["bytes"]
 
     def kill(self, name):
         """Ends all processes of the host; its network goes with them, unless the link was down before."""

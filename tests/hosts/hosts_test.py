@@ -116,7 +116,7 @@ class Equality(OnHosts):
 
 
 class Bytes(OnHosts):
-    """What goes over the network is what the plan says."""
+    """What goes over the network is at most what the plan says, but for headers."""
     count = 2
 
     def test_counters_of_the_interface(self):
@@ -134,7 +134,9 @@ class Bytes(OnHosts):
                 sent.append(self.hosts.bytes_sent("h1") - before)
             of_step = 2 * json.loads(planned.stdout)["hosts"]["bytes_across"]  # two ranks of h2 receive it
             print(f"{sharding}: {(sent[1] - sent[0]) / 20:.0f} bytes a step, planned {of_step:.0f}", flush=True)
-            self.assertLess(abs((sent[1] - sent[0]) / 20 / of_step - 1), 0.05)
+            # Above: headers. Below: an algorithm of MPI's may pass on inside a host what came from another once.
+            share = (sent[1] - sent[0]) / 20 / of_step
+            self.assertTrue(0.75 < share < 1.05, share)
 
 
 class Ends(OnHosts):
