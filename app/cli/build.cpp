@@ -82,6 +82,14 @@ std::string libraries_text(const Build& build) {
   return text + build.mpi;
 }
 
+std::vector<Library> parts_of_bits(const Build& build) {
+  std::vector<Library> parts = parts_of(build);
+  std::erase_if(parts, [](const Library& part) {
+    return std::ranges::find(without_arithmetic, part.name) != std::end(without_arithmetic);
+  });
+  return parts;
+}
+
 std::string difference_text(const Build& now, const std::string& git_sha, const std::string& libraries) {
   std::string text;
   const auto differs = [&](const std::string& name, const std::string& before, const std::string& version) {
@@ -90,8 +98,7 @@ std::string difference_text(const Build& now, const std::string& git_sha, const 
   };
   differs("", git_sha, now.git_sha);
   const std::string recorded = ", " + libraries + ", ";
-  for (const Library& part : parts_of(now)) {
-    if (std::ranges::find(without_arithmetic, part.name) != std::end(without_arithmetic)) continue;
+  for (const Library& part : parts_of_bits(now)) {
     const std::string begin = ", " + part.name + " ";
     const auto found = recorded.find(begin);
     if (found == std::string::npos) continue;

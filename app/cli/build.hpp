@@ -24,6 +24,9 @@ Build this_build();
 /// Kokkos 4.7.0, oneDNN 2.6.0, ...", MPI last.
 std::string libraries_text(const Build& build);
 
+/// Compiler, level of CPUs, back end and libraries, without those that only read and write files, options and text.
+std::vector<Library> parts_of_bits(const Build& build);
+
 /// In what a program differs from another that had this commit and libraries_text(), as far as bits may depend on it:
 /// "81fc002 -> 1c9c3e1; oneDNN 2.6.0 -> 3.1.0". Empty if in nothing; what the other did not record does not count.
 std::string difference_text(const Build& now, const std::string& git_sha, const std::string& libraries);

@@ -298,6 +298,10 @@ class Parser {
     });
     add_deck(verb, plan_.deck);
     add_ranks(verb, plan_.ranks, "Ranks of the planned run")->required();
+    verb->add_option("--hosts", plan_.hosts, "Hosts of equally many ranks: show the bytes inside and across hosts")
+        ->type_name("H")
+        ->transform(decimal)
+        ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 24).description(""));
     verb->add_option("--memory", plan_.memory, "What a rank has, as 80GiB: say whether the run fits")
         ->transform(CLI::AsSizeValue(true).description(""))
         ->transform(a_size)

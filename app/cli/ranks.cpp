@@ -34,9 +34,11 @@ int or_end_all_ranks(Mpi& mpi, const std::function<int()>& work) {
   }
 }
 
-int on_all_ranks(const std::function<int(Mpi&, Control&)>& verb) {
-  Mpi mpi(nullptr, nullptr);
-  const auto control = mpi.control(std::chrono::seconds(300));
+namespace {
+
+/// Runs a verb on every rank, and prints its error.
+int code_of(Mpi& mpi, const std::function<int(Mpi&, Control&)>& verb) {
+  const auto control = mpi.control(Mpi::start_timeout());
   try {
     return or_end_all_ranks(mpi, [&] { return verb(mpi, *control); });
   } catch (const Error& error) {
@@ -44,6 +46,15 @@ int on_all_ranks(const std::function<int(Mpi&, Control&)>& verb) {
     if (speaks) fmt::print(stderr, "{}\n", error.what());
     return static_cast<int>(error.code());
   }
+}
+
+}  // namespace
+
+int on_all_ranks(const std::function<int(Mpi&, Control&)>& verb) {
+  Mpi mpi(nullptr, nullptr);
+  const int code = code_of(mpi, verb);
+  mpi.ends_with(code);
+  return code;
 }
 
 }  // namespace tessera

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "app/cli/memory.hpp"
+#include "app/training/hosts_text.hpp"
 #include "app/training/plan_schedule.hpp"
 #include "app/training/summary.hpp"
 #include "core/optim/rule.hpp"
@@ -255,7 +256,7 @@ std::string plan_text(const RunPlan& plan) {
   return text + schedule_text(plan);
 }
 
-std::string plan_json(const RunPlan& plan, const std::optional<GranularityPeaks>& peaks) {
+std::string plan_json(const RunPlan& plan, const std::optional<GranularityPeaks>& peaks, int hosts) {
   nlohmann::ordered_json json{{"ranks", plan.ranks.world.size},
                               {"parameters", parameters(plan)},
                               {"layout", hex(plan.layout.hash())},
@@ -267,6 +268,11 @@ std::string plan_json(const RunPlan& plan, const std::optional<GranularityPeaks>
   add_mesh(json, plan);
   json["groups"] = groups_json(plan);
   json["owners"] = owners_json(plan);
+  json["largest_over_mean"] = largest_over_mean(plan);
+  if (hosts > 1) {
+    const Received received = received_over(plan, hosts);
+    json["hosts"] = {{"hosts", hosts}, {"bytes_inside", received.inside}, {"bytes_across", received.across}};
+  }
   json["products"] = nlohmann::ordered_json::array();
   each_quantized(plan, [&](const std::string& name, std::string_view weight, std::string_view x, std::string_view dy) {
     json["products"].push_back({{"parameter", name}, {"weight", weight}, {"activation", x}, {"gradient", dy}});

@@ -14,6 +14,6 @@ std::int64_t parameters(const RunPlan& plan);
 /// line each.
 std::string plan_text(const RunPlan& plan);
 /// The same as JSON: {ranks, memory: {category: bytes}, collectives: [{group, op, bytes, count}], groups, ...}.
-std::string plan_json(const RunPlan& plan, const std::optional<GranularityPeaks>& peaks = {});
+std::string plan_json(const RunPlan& plan, const std::optional<GranularityPeaks>& peaks = {}, int hosts = 1);
 
 }  // namespace tessera

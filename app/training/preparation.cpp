@@ -13,6 +13,7 @@
 #include <fmt/format.h>
 
 #include "app/cli/gpus.hpp"
+#include "app/cli/hosts.hpp"
 #include "app/cli/memory.hpp"
 #include "app/cli/threads.hpp"
 #include "app/training/changes.hpp"
@@ -397,11 +398,38 @@ std::string epochs_text(const Prepared& run, std::int64_t samples) {
 
 namespace {
 
+/// Compares the hosts of the ranks: differences are problems, unless the deck allows them. Collective over the world.
+void fit_to_each_other(Prepared& run, const Mpi& mpi, Control& control, Problems& problems) {
+  HostsFound found = compare_hosts(mpi, control, run.gpu);
+  run.told.insert(run.told.end(), found.told.begin(), found.told.end());
+  if (run.deck.config.proof.mixed_hosts) {
+    run.mixed = std::move(found.differences);
+    run.told.insert(run.told.end(), run.mixed.begin(), run.mixed.end());
+    return;
+  }
+  for (const std::string& difference : found.differences) problems.add(Exit::environment, difference);
+  if (!found.differences.empty())
+    problems.add(Exit::environment, "bits depend on these: make the hosts equal, or set proof.mixed_hosts: true, and "
+                                    "the run has bits of its own");
+}
+
+/// Compares the decks that the ranks have read. Collective over the world.
+void require_one_deck(const Prepared& run, const Mpi& mpi, Control& control, Problems& problems) {
+  const std::vector<std::string> all = control.gather(hex(fnv1a64(resolved_text(run.deck))));
+  std::vector<int> others;
+  for (int r = 1; r < mpi.size(); ++r)
+    if (all[static_cast<std::size_t>(r)] != all.front()) others.push_back(r);
+  if (!others.empty())
+    problems.add(Exit::deck, fmt::format("{} read another deck than rank 0 on {}: put one file where all hosts see it",
+                                         places_text(mpi.hosts(), others), mpi.hosts().front()));
+}
+
 /// Settles what depends on the machine, and adds the problems with it and with the number of ranks. Collective over the
 /// world.
 void fit_to_machine(Prepared& run, Task task, const Mpi& mpi, Control& control, Problems& problems) {
   RunConfig& config = run.deck.config;
-  config.run.threads.fill(host_threads(control.max(mpi.local_rank() + 1)));
+  // The fewest of any rank: threads are part of the arithmetic.
+  config.run.threads.fill(-control.max(-host_threads(control.max(mpi.local_rank() + 1))));
   Runtime::plan_for(static_cast<int>(config.run.threads.get()));
   run.most_evaluated = config.eval.batches * config.batch.global;
   if (task == Task::evaluation) {
@@ -413,6 +441,8 @@ void fit_to_machine(Prepared& run, Task task, const Mpi& mpi, Control& control, 
   for (const Finding& finding : refusals(config, mpi.size()))
     problems.add(Exit::deck, run.deck.provenance.located(finding));
   run.gpu = own_gpu(mpi);
+  require_one_deck(run, mpi, control, problems);
+  fit_to_each_other(run, mpi, control, problems);
   problems.add(problems_with_gpus(mpi, control, config.proof.share_gpu ? Sharing::allowed : Sharing::refused));
   problems.add(problems_with_threads(config.run.threads.get()));
 }

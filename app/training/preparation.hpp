@@ -49,6 +49,7 @@ struct Prepared {
   std::filesystem::path made_with;   ///< the tokenizer.json beside the token files; empty if there is none
   std::vector<std::string> told;     ///< of what the run begins from, a line each
   std::int64_t most_evaluated = 0;   ///< windows that an evaluation takes at most, on any number of ranks
+  std::vector<std::string> mixed;  ///< in what the ranks' hosts differ, if proof.mixed_hosts allows it, a line each
   std::string trained_copy;  ///< says which evaluation file is, or equals, which training file; empty if none does
 };
 

@@ -6,6 +6,7 @@
 #include "app/training/evaluated.hpp"
 #include "app/training/known_tokenizer.hpp"
 #include "app/training/saving.hpp"
+#include "app/training/shared_folder.hpp"
 #include "io/checkpoint/branch.hpp"
 #include "io/checkpoint/folder.hpp"
 #include "io/metrics/run_directory.hpp"
@@ -15,11 +16,16 @@ namespace tessera {
 namespace {
 
 /// Makes the run directory if it is missing, locks it, and cleans up what a killed run left there.
-std::unique_ptr<RunLock> claim(const CheckpointConfig& checkpoint, Control& control) {
+std::unique_ptr<RunLock> claim(const CheckpointConfig& checkpoint, const Mpi& mpi, Control& control) {
   const std::filesystem::path directory = checkpoint.dir.get();
   const WrittenBy by = checkpoint.io == CheckpointIo::mpio ? WrittenBy::mpi_io : WrittenBy::system_calls;
   Problems problems;
+  std::error_code unseen;  // ignored: prepare_run_directory() reports what is wrong with the path
+  const bool was_there = exists(directory, unseen);
   if (control.rank() == 0) prepare_run_directory(directory, by, problems);
+  control.agree(problems);
+  problems.add(problems_with_sharing(directory, by, mpi, control));
+  if (control.rank() == 0 && !was_there && !problems.empty()) remove(directory, unseen);
   control.agree(problems);
   auto lock = std::make_unique<RunLock>(directory, control);
   if (control.rank() == 0)
@@ -83,7 +89,7 @@ PreparedRun prepare(const RunRequest& request, const Mpi& mpi, Control& control)
   const std::filesystem::path directory = config.checkpoint.dir.get();
   // Checkpoints are searched for with the lock held. A directory that does not exist has none.
   std::error_code unseen;  // ignored: claim() reports what is wrong with the path
-  if (control.max(control.rank() == 0 && exists(directory, unseen))) run.lock = claim(config.checkpoint, control);
+  if (control.max(control.rank() == 0 && exists(directory, unseen))) run.lock = claim(config.checkpoint, mpi, control);
   if (config.checkpoint.io == CheckpointIo::mpio)
     run.parallel = std::make_unique<hdf5::Parallel>(control, config.checkpoint.mpio_hints);
   Problems problems;
@@ -99,7 +105,7 @@ PreparedRun prepare(const RunRequest& request, const Mpi& mpi, Control& control)
     run.given = starting_weights(run.deck, control, run.parallel.get());
     GivenStart start = start_from(*run.given, run);
     problems.add(start.problems);
-    run.told = std::move(start.told);
+    run.told.insert(run.told.end(), start.told.begin(), start.told.end());
     run.companions = std::move(start.companions);
   }
   if (mpi.rank() == 0) {
@@ -108,7 +114,7 @@ PreparedRun prepare(const RunRequest& request, const Mpi& mpi, Control& control)
     attempt(problems, [&] { problems.add(problems_with_room(*run.plan, from, request.stop_at)); });
   }
   control.agree(problems);
-  if (!run.lock) run.lock = claim(config.checkpoint, control);
+  if (!run.lock) run.lock = claim(config.checkpoint, mpi, control);
   return run;
 }
 

@@ -85,6 +85,7 @@ std::unique_ptr<RunLog> open_records(const PreparedRun& run, const RunRequest& r
   std::unique_ptr<RunLog> log;
   RunRecord record = record_of(run, request);
   record.library_plans = plans;
+  record.mixed_hosts = run.mixed;
   record.ranks = places(run, mpi, control);
   record.step = beginning.step;
   for (const KeyChange& change : beginning.changes) record.changes.push_back({change.key, change.before, change.now});
@@ -96,7 +97,7 @@ std::unique_ptr<RunLog> open_records(const PreparedRun& run, const RunRequest& r
     attempt(problems, [&] {
       if (request.resume.at_path()) branch_off(directory, beginning);
       log = std::make_unique<RunLog>(*run.plan, beginning.step, peak_of_run(config),
-                                     RunTexts{corpus_text(run), resolved_text(run.deck), mpi.host()});
+                                     RunTexts{corpus_text(run), resolved_text(run.deck), mpi.host(), run.mixed});
       record.restart = log->restarts();
       record.reached = log->reached();
       replace_text_file(directory / "deck.resolved.yaml", resolved_text(run.deck));

@@ -159,6 +159,7 @@ void RunLog::close(const ClosingReport& closing, const std::string& end) {
   progress_.ended = fmt::format("{:%FT%TZ}", fmt::gmtime(std::time(nullptr)));
   write_progress();
   write_page(closing, end);
+  for (const std::string& difference : texts_.mixed) fmt::print("{} (proof.mixed_hosts)\n", difference);
   fmt::print("{}report: {}\n", closing.text, page_path().string());
 }
 

@@ -15,6 +15,7 @@ namespace tessera {
 /// Texts of report.html besides rows and plan.
 struct RunTexts {
   std::string corpus, deck, host;  ///< corpus_text(); the resolved deck; rank 0's host
+  std::vector<std::string> mixed;  ///< in what the hosts differ, a line each, for the closing tables
 };
 
 /// Rank 0's log of a run. Writes every step to metrics.jsonl and to the TensorBoard file, as many steps to the console

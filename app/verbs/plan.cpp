@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "app/training/hosts_text.hpp"
 #include "app/training/plan_text.hpp"
 #include "app/training/preparation.hpp"
 #include "app/training/summary.hpp"
@@ -28,6 +29,8 @@ std::string granularity_text(const RunConfig& config, const GranularityPeaks& pe
 }  // namespace
 
 int run_plan(const PlanOptions& options) {
+  if (options.ranks % options.hosts != 0)
+    throw Error(Exit::usage, fmt::format("--hosts {}: must divide --ranks {}", options.hosts, options.ranks));
   const Deck deck = sound_deck(options.deck, options.overrides);
   Runtime::plan_for(static_cast<int>(deck.config.run.threads.get()));
   Problems problems;
@@ -37,13 +40,15 @@ int run_plan(const PlanOptions& options) {
   const RunPlan plan = resolve_largest(deck.config, static_cast<int>(options.ranks));
   const std::optional<GranularityPeaks> peaks = granularity_peaks(deck.config, static_cast<int>(options.ranks));
   if (options.format == Format::json) {
-    fmt::print("{}\n", plan_json(plan, peaks));
+    fmt::print("{}\n", plan_json(plan, peaks, static_cast<int>(options.hosts)));
     return 0;
   }
   fmt::print("{}groups:   {} of {}, layout {}; {}\n", summary_text(plan),
              counted(static_cast<std::int64_t>(plan.layout.groups().size()), "group"),
              counted(static_cast<std::int64_t>(plan.layout.buckets().size()), "bucket"), hex(plan.layout.hash()),
              options.detail == Detail::all ? "each below" : "--verbose lists them");
+  if (options.hosts > 1) fmt::print("{}", hosts_text(plan, static_cast<int>(options.hosts)));
+  fmt::print("{}", uneven_text(plan));
   if (peaks) fmt::print("{}", granularity_text(deck.config, *peaks));
   if (const auto mixture = mixture_texts(deck.config.data); !mixture.empty())
     fmt::print("mixture:  {}\n", fmt::join(mixture, ", "));

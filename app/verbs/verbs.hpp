@@ -44,6 +44,7 @@ struct PlanOptions {
   std::string deck;
   std::vector<Override> overrides;
   std::int64_t ranks = 1;
+  std::int64_t hosts = 1;   ///< over which the ranks are spread
   std::int64_t memory = 0;  ///< bytes that a rank has, to compare the plan with; 0: no comparison
   Detail detail = Detail::summary;
   Format format = Format::text;

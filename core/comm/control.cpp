@@ -6,6 +6,8 @@
 #include <cstring>
 #include <sstream>
 
+#include "core/comm/this_host.hpp"
+
 namespace tessera {
 namespace {
 
@@ -46,12 +48,16 @@ void Control::agree(const Problems& problems) {
   for (const Problem& problem : problems.list()) mine += (mine.empty() ? "" : "\n") + problem.text;
   if (!problems.empty()) mine = fmt::format("{} {}", static_cast<int>(problems.list().front().code), mine);
 
-  const std::vector<std::string> all = gather(mine);
+  const std::vector<std::string> all = gather(mine), hosts = gather(this_host());
   const auto failing = std::find_if(all.begin(), all.end(), [](const std::string& text) { return !text.empty(); });
-  const bool same = std::all_of(all.begin(), all.end(), [&](const std::string& text) { return text == *failing; });
+  const auto same = [](const std::vector<std::string>& texts, const std::string& one) {
+    return std::all_of(texts.begin(), texts.end(), [&](const std::string& text) { return text == one; });
+  };
   const std::size_t space = failing->find(' ');
   std::string text = failing->substr(space + 1);
-  if (!same) text = fmt::format("rank {}: {}", failing - all.begin(), text);
+  const auto rank = failing - all.begin();
+  const std::string& host = hosts[static_cast<std::size_t>(rank)];
+  if (!same(all, *failing)) text = fmt::format("rank {}{}: {}", rank, same(hosts, host) ? "" : " (" + host + ")", text);
   throw Error(static_cast<Exit>(std::stoi(failing->substr(0, space))), text);
 }
 

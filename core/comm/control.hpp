@@ -23,7 +23,7 @@ class Control {
 
   /// Votes on an error: if any rank has problems, all ranks throw the same Error, with the texts and code of the lowest
   /// failing rank; else all return. No rank may throw between collectives in another way, since the others would wait
-  /// for it. The message names that rank unless every rank has the same problems.
+  /// for it. The message names that rank, with its host if there are several, unless all have the same problems.
   void agree(const Problems& problems);
 
   virtual std::int64_t max(std::int64_t value) = 0;

@@ -2,28 +2,52 @@
 
 #include <fmt/format.h>
 #include <mpi.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <charconv>
+#include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
+#include <thread>
 
+#include "core/comm/alarm.hpp"
 #include "core/comm/mpi_communicator.hpp"
 #include "core/comm/mpi_control.hpp"
 #include "core/comm/mpi_watch.hpp"
 #include "core/comm/nccl/nccl_communicator.hpp"
 #include "core/comm/peers.hpp"
 #include "core/comm/staged.hpp"
+#include "core/comm/this_host.hpp"
 #include "kernels/base/runtime.hpp"
 
 namespace tessera {
 
 struct Mpi::State {
   bool finalise = false;  ///< whether this object initialised MPI and must finalise it
+  int code = 0;           ///< of the run
   std::unique_ptr<MpiWatch> watch;
   std::unique_ptr<Peers> peers;  ///< null if the ranks cannot watch each other, and for one rank
 };
 
+namespace {
+
+/// Whether MPI_Finalize may never return: before MPICH 5.0 some ranks of several hosts miss the last barrier of Hydra's
+/// process manager. Hydra alone sets the variable.
+bool finalize_may_hang(bool several_hosts) {
+  int major = 0;
+  const bool mpich = std::sscanf(Mpi::version().c_str(), "MPICH Version: %d.", &major) == 1;
+  return several_hosts && mpich && major < 5 && std::getenv("MPI_LOCALNRANKS");
+}
+
+}  // namespace
+
 Mpi::Mpi(int* argc, char*** argv) : state_(std::make_unique<State>()) {
+  const std::chrono::seconds limit = start_timeout();
+  const Alarm alarm(limit, Exit::communication,
+                    fmt::format("[{} {}] has waited {} s for MPI to start: a host or the network is lost",
+                                this_host(), ::getpid(), limit.count()));
   int running = 0;
   MPI_Initialized(&running);
   if (!running) {
@@ -34,21 +58,50 @@ Mpi::Mpi(int* argc, char*** argv) : state_(std::make_unique<State>()) {
     state_->finalise = true;
   }
   state_->watch = std::make_unique<MpiWatch>(MPI_COMM_WORLD);
-  const std::unique_ptr<Control> control = this->control(std::chrono::seconds(300));
+  const std::unique_ptr<Control> control = this->control(limit);
   state_->peers = Peers::connect(*control, control->gather(host()));
   state_->watch->with(state_->peers.get());
 }
 
 Mpi::~Mpi() {
-  state_->watch.reset();
-  if (state_->finalise) MPI_Finalize();
-  state_->peers.reset();  // last: until then the end of a rank is noticed
+  State& state = *state_;
+  std::fflush(nullptr);
+  if (state.finalise) state.watch->meet();
+  const int rank = this->rank();
+  const bool several = several_hosts(), may_hang = finalize_may_hang(several);
+  state.watch.reset();
+  if (!state.finalise) return;
+  // On one host nothing is known to hang, and ranks may share few cores.
+  const Alarm alarm(std::chrono::seconds(several ? 8 : 120), static_cast<Exit>(state.code), "");
+  if (!may_hang) {
+    MPI_Finalize();
+    return;  // the end of a rank is noticed until now
+  }
+  state.peers.reset();
+  // Hydra reads what ranks have printed, and hears that they end in order, before rank 0 ends them.
+  std::this_thread::sleep_for(std::chrono::milliseconds(rank == 0 ? 300 : 5000));
+  if (rank == 0) MPI_Abort(MPI_COMM_WORLD, state.code);
+  std::_Exit(state.code);
 }
 
 int Mpi::rank() const { return state_->watch->rank(); }
 int Mpi::size() const { return state_->watch->size(); }
 int Mpi::local_rank() const { return state_->watch->local_rank(); }
 std::string Mpi::host() const { return state_->watch->host(); }
+const std::vector<std::string>& Mpi::hosts() const { return state_->watch->hosts(); }
+bool Mpi::several_hosts() const { return state_->watch->several_hosts(); }
+void Mpi::ends_with(int code) { state_->code = code; }
+
+std::chrono::seconds Mpi::start_timeout() {
+  const char* const text = std::getenv("TESSERA_TIMEOUT");
+  if (!text) return std::chrono::seconds(300);
+  constexpr int longest = 1'000'000;
+  int seconds = 0;
+  const auto [stop, error] = std::from_chars(text, text + std::strlen(text), seconds);
+  if (error != std::errc() || *stop != '\0' || seconds < 1 || seconds > longest)
+    throw Error(Exit::usage, fmt::format("TESSERA_TIMEOUT={}: must be seconds, from 1 to {}", text, longest));
+  return std::chrono::seconds(seconds);
+}
 
 std::string Mpi::version() {
   char text[MPI_MAX_LIBRARY_VERSION_STRING];

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "core/comm/communicator.hpp"
 #include "core/comm/control.hpp"
@@ -32,22 +33,32 @@ struct MpiOptions {
 /// MPI had been initialised before. One a process. This header does not include <mpi.h>.
 class Mpi {
  public:
-  /// Collective over the world, as every member that does not say Local.
+  /// Throws what start_timeout() throws. Collective over the world, as every member that does not say Local.
   Mpi(int* argc, char*** argv);
+  /// Ends MPI. Where that may hang (MPICH before 5.0 with Hydra, over several hosts), rank 0 ends all ranks instead,
+  /// with the code of ends_with(), and nobody returns. Over several hosts this lasts 10 s after the last rank has come.
   ~Mpi();
   Mpi(const Mpi&) = delete;
   Mpi& operator=(const Mpi&) = delete;
 
-  int rank() const;  ///< Local, as the next seven members.
+  int rank() const;  ///< Local, as the next nine members.
   int size() const;
   Ranks ranks(int expert = 1) const { return Ranks::in_world(size(), rank(), expert); }
   int local_rank() const;  ///< among the ranks of this host
   std::string host() const;
+  const std::vector<std::string>& hosts() const;  ///< of every rank
+  bool several_hosts() const;
   static std::string version();
   static std::string launcher();  ///< path of the library's mpiexec, as the build found it; empty if none is there now
   static std::string nccl_version();  ///< "2.28.3", as found at run time; empty in a host build
   /// Explains the remedy if the launcher started several runs of one rank instead of one run (wrong --mpi); else empty.
   std::string launch_mistake() const;
+
+  /// Sets the exit code of the run, equal on all ranks, for the destructor. Local.
+  void ends_with(int code);
+  /// Bound on the time in which the ranks find each other: TESSERA_TIMEOUT, in seconds, or 300. Throws Error{usage} if
+  /// the variable is no number of seconds. Local.
+  static std::chrono::seconds start_timeout();
 
   /// Makes the data collectives of the groups of `ranks`, each group on a communicator of its own. `ranks` must be this
   /// process's (else Error{internal}). All operations are non-blocking. Over MPI, waits test and yield, and the

@@ -107,7 +107,7 @@ class MpiBackEnd {
     if (options.compare == Compare::before_each) control_ = mpi_control(watch, timeout);
     MPI_Op_create(greater, 1, &max_);
     for (Slot& slot : slots_) slot.requests.reserve(requests_at_first);
-    watch_.limit_grace(timeout);
+    watch_.wait_at_most(timeout);
     watch_.quote(&log_);
     stream_.set_progress([](void* self) { static_cast<MpiBackEnd*>(self)->progress(); }, this);
   }

@@ -26,7 +26,7 @@ class MpiControl final : public Control {
 
   void wait_at_most(std::chrono::seconds timeout) override {
     timeout_ = timeout;
-    watch_.limit_grace(timeout);
+    watch_.wait_at_most(timeout);
   }
 
   std::int64_t max(std::int64_t value) override {

@@ -1,17 +1,19 @@
 #include "core/comm/mpi_watch.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
 #include <thread>
 #include <vector>
 
+#include "core/comm/alarm.hpp"
 #include "core/comm/peers.hpp"
 
 namespace tessera {
@@ -24,45 +26,39 @@ std::string described(const Waiting& waiting) {
   return fmt::format("{} #{}{}{}", waiting.call, waiting.sequence, *waiting.label ? ", " : "", waiting.label);
 }
 
-/// The text that rank 0 prints: the first difference of the logs, or what each rank was doing.
-std::string summary(const std::map<int, std::string>& states, int size) {
-  std::string cause, places;
-  std::map<int, std::string> tails;
-  for (int r = 0; r < size; ++r) {
-    const auto state = states.find(r);
-    if (state == states.end()) {
-      places += fmt::format("\n  rank {} does not answer: it has ended, or computes", r);
-      continue;
-    }
-    const std::string& text = state->second;
-    const std::size_t first = text.find('\n'), second = text.find('\n', first + 1);
-    if (cause.empty()) cause = text.substr(0, first);
-    places += fmt::format("\n  rank {} {}", r, text.substr(first + 1, second - first - 1));
-    tails[r] = text.substr(second + 1);
-  }
-  std::string operations = first_difference(tails);
-  if (operations.empty()) operations = "last collectives of rank 0:\n" + tails[0];
-  return cause + places + "\n" + operations;
+/// A host as other ranks can compare it: name and boot. Containers of one name may be on several hosts.
+using Place = std::array<char, MPI_MAX_PROCESSOR_NAME + 64>;
+
+Place this_place() {
+  Place place{};
+  int length = 0;
+  MPI_Get_processor_name(place.data(), &length);
+  std::string boot;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+  boot.copy(place.data() + MPI_MAX_PROCESSOR_NAME, 63);
+  return place;
 }
 
 }  // namespace
 
-MpiWatch::MpiWatch(MPI_Comm world) : world_(world) {
+MpiWatch::MpiWatch(MPI_Comm world) : world_(world), comm_(MPI_COMM_NULL) {
   comm_ = duplicate();
   MPI_Comm_rank(comm_, &rank_);
   MPI_Comm_size(comm_, &size_);
-  using Name = std::array<char, MPI_MAX_PROCESSOR_NAME>;
-  std::vector<Name> names(static_cast<std::size_t>(size_));
-  Name& mine = names[static_cast<std::size_t>(rank_)];
-  int length = 0;
-  MPI_Get_processor_name(mine.data(), &length);
-  host_.assign(mine.data(), static_cast<std::size_t>(length));
+  std::vector<Place> places(static_cast<std::size_t>(size_));
+  places[static_cast<std::size_t>(rank_)] = this_place();
   MPI_Request request = MPI_REQUEST_NULL;
-  MPI_Iallgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, names.data(), MPI_MAX_PROCESSOR_NAME, MPI_CHAR, comm_, &request);
+  MPI_Iallgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, places.data(), sizeof(Place), MPI_CHAR, comm_, &request);
   done(request, Clock::time_point::max());
   // Open MPI calls the world's error handler for errors inside collectives, not that of their communicator.
   MPI_Comm_set_errhandler(world_, MPI_ERRORS_RETURN);
-  local_rank_ = static_cast<int>(std::count(names.begin(), names.begin() + rank_, mine));
+  for (const Place& place : places) {
+    hosts_.emplace_back(place.data());
+    first_of_host_.push_back(static_cast<int>(std::ranges::find(places, place) - places.begin()));
+  }
+  several_hosts_ = std::ranges::any_of(first_of_host_, [](int first) { return first > 0; });
+  const auto mine = first_of_host_.begin() + rank_;
+  local_rank_ = static_cast<int>(std::count(first_of_host_.begin(), mine, *mine));
 }
 
 MpiWatch::~MpiWatch() { MPI_Comm_free(&comm_); }
@@ -71,13 +67,21 @@ MPI_Comm MpiWatch::duplicate() {
   // Non-blocking and waited for here: MPICH's blocking calls poll without yielding, which is slow if ranks share cores.
   MPI_Comm copy;
   MPI_Request request = MPI_REQUEST_NULL;
-  check(MPI_Comm_idup(world_, &copy, &request), {"the making of a communicator"});
-  done(request, Clock::time_point::max());
+  const Waiting making{"the making of a communicator"};
+  check(MPI_Comm_idup(world_, &copy, &request), making);
+  if (comm_ == MPI_COMM_NULL)
+    done(request, Clock::time_point::max());  // the first, in which a report would travel: bounded by the start's alarm
+  else
+    wait({&request, 1}, making, timeout_);
   MPI_Comm_set_errhandler(copy, MPI_ERRORS_RETURN);
   return copy;
 }
 
 MPI_Comm MpiWatch::split(int group) {
+  // Blocking, since MPI has no other: an alarm in place of a time-out.
+  const Alarm alarm(timeout_, Exit::communication,
+                    fmt::format("[r{} {}] has waited {} s in the making of a communicator", rank_, host(),
+                                timeout_.count()));
   MPI_Comm part;
   check(MPI_Comm_split(world_, group, rank_, &part), {"the making of a communicator"});
   MPI_Comm_set_errhandler(part, MPI_ERRORS_RETURN);
@@ -107,7 +111,47 @@ void MpiWatch::wait(std::span<MPI_Request> requests, const Waiting& waiting, std
 }
 
 std::string MpiWatch::waited(const Waiting& waiting, std::chrono::seconds timeout) const {
-  return fmt::format("rank {} has waited {} s in {}", rank_, timeout.count(), described(waiting));
+  return fmt::format("{} has waited {} s in {}", name_of_rank(rank_), timeout.count(), described(waiting));
+}
+
+std::string MpiWatch::name_of_rank(int rank) const {
+  return several_hosts_ ? fmt::format("rank {} ({})", rank, hosts_[static_cast<std::size_t>(rank)])
+                        : fmt::format("rank {}", rank);
+}
+
+/// A line for each rank that has not answered, or for each host of which no rank has.
+std::string MpiWatch::silent_text(const std::map<int, std::string>& states) const {
+  std::map<int, std::vector<int>> of_hosts;
+  for (int r = 0; r < size_; ++r) of_hosts[first_of_host_[static_cast<std::size_t>(r)]].push_back(r);
+  std::string text;
+  for (const auto& [first, ranks] : of_hosts) {
+    if (several_hosts_ && std::ranges::none_of(ranks, [&](int r) { return states.contains(r); })) {
+      text += fmt::format("\n  {}: all its ranks ({}) are silent: host or network lost",
+                          hosts_[static_cast<std::size_t>(first)], fmt::join(ranks, ", "));
+      continue;
+    }
+    for (int r : ranks)
+      if (!states.contains(r))
+        text += fmt::format("\n  {} does not answer: it has ended, or computes", name_of_rank(r));
+  }
+  return text;
+}
+
+/// The text that rank 0 prints: why, who is silent, and either the first difference of the logs or what each rank was
+/// doing. Logs are compared only if all are there: without some, the others differ merely by how far they are.
+std::string MpiWatch::summary(const std::map<int, std::string>& states) const {
+  std::string cause, places;
+  std::map<int, std::string> tails;
+  for (const auto& [rank, text] : states) {
+    const std::size_t first = text.find('\n'), second = text.find('\n', first + 1);
+    if (cause.empty()) cause = text.substr(0, first);
+    places += fmt::format("\n  {} {}", name_of_rank(rank), text.substr(first + 1, second - first - 1));
+    tails[rank] = text.substr(second + 1);
+  }
+  const std::string silent = silent_text(states);
+  std::string operations = silent.empty() ? first_difference(tails) : "";
+  if (operations.empty()) operations = "last collectives of rank 0:\n" + tails[0];
+  return cause + silent + places + "\n" + operations;
 }
 
 void MpiWatch::check(int code, const Waiting& waiting) {
@@ -115,7 +159,7 @@ void MpiWatch::check(int code, const Waiting& waiting) {
   char text[MPI_MAX_ERROR_STRING];
   int length = 0;
   MPI_Error_string(code, text, &length);
-  report(fmt::format("MPI failed on rank {} in {}: {}", rank_, described(waiting), text), waiting);
+  report(fmt::format("MPI failed on {} in {}: {}", name_of_rank(rank_), described(waiting), text), waiting);
 }
 
 void MpiWatch::look(const Waiting& waiting) {
@@ -161,13 +205,32 @@ void MpiWatch::report(const std::string& why, const Waiting& waiting) {
   if (rank_ != 0) {
     MPI_Request sent = MPI_REQUEST_NULL;
     MPI_Isend(mine.data(), static_cast<int>(mine.size()), MPI_BYTE, 0, tag_state, comm_, &sent);
-    if (!done(sent, Clock::now() + grace_)) abort(Exit::communication, "rank 0 does not answer; " + mine);
+    const auto deadline = Clock::now() + grace_;
+    if (!done(sent, deadline) || !root_answers(deadline))
+      abort(Exit::communication, name_of_rank(0) + " does not answer; " + mine);
     leave(mine);
   }
   const std::map<int, std::string> states = hear(mine);
-  const std::string text = summary(states, size_);
+  const std::string text = summary(states);
   if (std::ssize(states) < size_) abort(Exit::communication, text);
   leave(text);
+}
+
+/// Whether rank 0 takes part in a report: it calls all ranks. A message to it may be sent although its host is gone.
+bool MpiWatch::root_answers(Clock::time_point deadline) {
+  int called = 0;
+  do {
+    MPI_Iprobe(0, tag_alarm, comm_, &called, MPI_STATUS_IGNORE);
+    sched_yield();
+  } while (!called && Clock::now() < deadline);
+  return called != 0;
+}
+
+void MpiWatch::meet() {
+  MPI_Request all_here = MPI_REQUEST_NULL;
+  const Waiting end{"the end of the run"};
+  check(MPI_Ibarrier(comm_, &all_here), end);
+  wait({&all_here, 1}, end, timeout_, Manner::patient);
 }
 
 void MpiWatch::leave(const std::string& why) {
@@ -176,13 +239,12 @@ void MpiWatch::leave(const std::string& why) {
   // Barrier: all ranks wait until rank 0 has printed, since a launcher may kill the others as soon as one rank ends.
   MPI_Request all_here = MPI_REQUEST_NULL;
   MPI_Ibarrier(comm_, &all_here);
-  if (!done(all_here, Clock::now() + 3 * grace_))
-    abort(Exit::communication, rank_ == 0 ? why : "rank 0 does not answer; " + why);
+  if (!done(all_here, Clock::now() + grace_ + std::chrono::seconds(1)))
+    abort(Exit::communication, rank_ == 0 ? why : name_of_rank(0) + " does not answer; " + why);
   int main_thread = 1;
   MPI_Is_thread_main(&main_thread);
   if (main_thread) {  // else it is held in MPI
-    std::signal(SIGALRM, [](int) { std::_Exit(static_cast<int>(Exit::communication)); });
-    alarm(static_cast<unsigned>(grace_.count()) + 2);  // in case that what follows never ends
+    const Alarm alarm(std::chrono::seconds(12), Exit::communication, "");  // in case that it never ends
     if (before_leaving_) before_leaving_();
   }
   // Not by MPI_Finalize, which unfinished operations may block or crash: UCX aborts if a message has not been received,
@@ -191,7 +253,7 @@ void MpiWatch::leave(const std::string& why) {
 }
 
 void MpiWatch::abort(Exit code, const std::string& what) {
-  fmt::print(stderr, "[r{} {}] {}\n", rank_, host_, what);
+  fmt::print(stderr, "[r{} {}] {}\n", rank_, host(), what);
   end_all(code);
 }
 
@@ -200,6 +262,7 @@ void MpiWatch::tell(Exit code) const {
 }
 
 void MpiWatch::end_all(Exit code) {
+  const Alarm alarm(std::chrono::seconds(3), code, "");  // MPI_Abort waits for a launcher, which may be gone
   tell(code);
   std::fflush(nullptr);
   // Hydra drops output that it has not read when it hears of the abort: give it time.

@@ -9,6 +9,7 @@
 #include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "core/comm/control.hpp"
 
@@ -36,7 +37,7 @@ class MpiWatch {
   int rank() const { return rank_; }
   int size() const { return size_; }
   int local_rank() const { return local_rank_; }  ///< among the ranks of this host
-  const std::string& host() const { return host_; }
+  const std::string& host() const { return hosts_[static_cast<std::size_t>(rank_)]; }
 
   /// A duplicate of the world that returns errors. Collective.
   MPI_Comm duplicate();
@@ -44,8 +45,16 @@ class MpiWatch {
   MPI_Comm split(int group);
   /// Sets the log that reports quote from now on; null: none.
   void quote(const CollectiveLog* log) { log_ = log; }
-  /// Reports wait no longer than this for ranks that do not answer.
-  void limit_grace(std::chrono::seconds timeout) { grace_ = std::min(grace_, timeout); }
+  /// Host of every rank.
+  const std::vector<std::string>& hosts() const { return hosts_; }
+  bool several_hosts() const { return several_hosts_; }
+
+  /// The time-out of waits that are given none, such as that for the last rank at the end. Reports wait no longer than
+  /// this for ranks that do not answer.
+  void wait_at_most(std::chrono::seconds timeout) {
+    timeout_ = timeout;
+    grace_ = std::min(grace_, timeout);
+  }
 
   /// How to wait. eager: test and yield. patient: after about a millisecond, sleep between tests, so that a rank on the
   /// same core can run.
@@ -72,6 +81,9 @@ class MpiWatch {
   /// Polls for a report that another rank has begun, and joins it: then does not return. Costs one MPI_Iprobe. Local.
   void look(const Waiting& waiting);
 
+  /// Waits for all ranks, at the end of the run. Collective over the world.
+  void meet();
+
   /// Does what Control::leave() does.
   [[noreturn]] void leave(const std::string& why);
   /// `[r3 host] what`, then MPI_Abort.
@@ -83,15 +95,21 @@ class MpiWatch {
   [[noreturn]] void report(const std::string& why, const Waiting& waiting);
   [[noreturn]] void end_all(Exit code);
   std::map<int, std::string> hear(const std::string& mine);
+  std::string summary(const std::map<int, std::string>& states) const;
+  std::string silent_text(const std::map<int, std::string>& states) const;
+  std::string name_of_rank(int rank) const;
+  bool root_answers(Clock::time_point deadline);
   bool done(MPI_Request& request, Clock::time_point deadline);
 
   MPI_Comm world_, comm_;
   int rank_ = 0, size_ = 1, local_rank_ = 0;
-  std::string host_;
+  std::vector<std::string> hosts_;
+  std::vector<int> first_of_host_;  ///< of each rank: the first rank of its host
+  bool several_hosts_ = false;
   const CollectiveLog* log_ = nullptr;
   std::function<void()> before_leaving_;
   Peers* peers_ = nullptr;
-  std::chrono::seconds grace_{10};
+  std::chrono::seconds grace_{10}, timeout_{300};
 };
 
 }  // namespace tessera

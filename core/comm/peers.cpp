@@ -26,6 +26,8 @@
 #include <thread>
 #include <utility>
 
+#include "core/comm/alarm.hpp"
+
 namespace tessera {
 namespace {
 
@@ -261,13 +263,11 @@ class Peers::Watch {
 
   /// Ends this process after `pause`, in which the launcher reads what was printed, and may end all by itself.
   [[noreturn]] static void end(Exit code, std::chrono::seconds pause) {
-    static int number;
-    number = static_cast<int>(code);
-    std::signal(SIGALRM, [](int) { std::_Exit(number); });
-    ::alarm(static_cast<unsigned>(pause.count()) + 2);  // in case that a flush waits for a thread that waits for MPI
+    // In case that a flush waits for a thread that waits for MPI.
+    const Alarm alarm(pause + std::chrono::seconds(2), code, "");
     std::fflush(nullptr);
     std::this_thread::sleep_for(pause);
-    std::_Exit(number);
+    std::_Exit(static_cast<int>(code));
   }
 
   const int rank_;

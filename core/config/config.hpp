@@ -441,6 +441,7 @@ struct ProofConfig {
   bool graph = true;
   bool copy_engines = true;
   bool share_gpu = false;
+  bool mixed_hosts = false;
 
   template <class Self, class V> static void visit(Self& self, V& v) {
     using enum Restart;
@@ -463,6 +464,9 @@ struct ProofConfig {
           "where they cannot, or with false, NCCL does");
     v.key("share_gpu", self.share_gpu, OneOf(), may_change,
           "Let several ranks share a GPU; they talk through host memory");
+    v.key("mixed_hosts", self.mixed_hosts, OneOf(), may_change,
+          "Let ranks compute with other builds, libraries, instructions or GPUs than each other: other bits than on "
+          "equal hosts, and replicas that may differ");
   }
   bool operator==(const ProofConfig&) const = default;
 };

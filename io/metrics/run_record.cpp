@@ -117,6 +117,7 @@ std::string to_json(const RunRecord& record, const std::string& earlier) {
       {"rank_map", rank_map},
       {"environment", record.environment},
   };
+  if (!record.mixed_hosts.empty()) json["mixed_hosts"] = record.mixed_hosts;
   if (!record.library_plans.plans.choices.of.empty()) json["library_plans"] = plans_of(record.library_plans);
   json["starts"] = starts_in(earlier);
   json["starts"].push_back(start_of(json));

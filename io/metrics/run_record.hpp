@@ -48,6 +48,7 @@ struct RunRecord {
   std::string resumed_from;  ///< the checkpoint of that step; empty: none
   std::vector<RecordedChange> changes;
   AgreedPlans library_plans;
+  std::vector<std::string> mixed_hosts;  ///< in what the hosts differ, which proof.mixed_hosts allowed
 };
 
 /// Environment variables of this process that affect results or speed, by a list of names and prefixes. Variables that

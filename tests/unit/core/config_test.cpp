@@ -490,7 +490,7 @@ comm: timeout_s
 checkpoint: dir every_steps keep_last keep_every expert_layout io mpio_hints async quantized )"
             R"(init_from init_missing init_rows init_ignore_extra init_other_tokenizer
 debug: replica_hash_every spot_check_every confirm_skips trace profile
-proof: gather_overlap wire cuts staging reduce_overlap graph copy_engines share_gpu)");
+proof: gather_overlap wire cuts staging reduce_overlap graph copy_engines share_gpu mixed_hosts)");
 }
 
 // Keys on which the tensors, the state or the data order of a run depend: with another value a resumed run would have

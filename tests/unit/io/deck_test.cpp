@@ -92,7 +92,7 @@ checkpoint: {dir: out/all, every_steps: 7, keep_last: 3, keep_every: 21, expert_
              init_ignore_extra: true, init_other_tokenizer: true}
 debug: {replica_hash_every: 5, spot_check_every: 6, confirm_skips: never, trace: t.jsonl, profile: p.json}
 proof: {gather_overlap: false, wire: auto, cuts: tile, staging: auto, reduce_overlap: false, graph: false,
-        copy_engines: false, share_gpu: true}
+        copy_engines: false, share_gpu: true, mixed_hosts: true}
 )";
 
 TEST(Deck, ReadsEveryKey) {
@@ -124,7 +124,7 @@ TEST(Deck, ReadsEveryKey) {
                                                  "runs/a", {"a.weight", "b.weight"}, {"c.weight"}, true, true}));
   EXPECT_EQ(config.debug, (DebugConfig{5, 6, ConfirmSkips::never, "t.jsonl", "p.json"}));
   EXPECT_EQ(config.proof, (ProofConfig{false, GatherWire::automatic, GatherCuts::tile, GatherStaging::automatic, false,
-                                       false, false, true}));
+                                       false, false, true, true}));
 }
 
 TEST(Deck, KnowsWhoGaveEachValue) {

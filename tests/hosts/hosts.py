@@ -1,0 +1,178 @@
+"""Several hosts on one machine, for tests: namespaces of Linux, each with its own host name, boot id, network, processes
+and shared memory, joined by a bridge. The launcher runs on a host of its own, "login"."""
+import contextlib
+import ctypes
+import json
+import os
+import subprocess
+import sys
+import time
+import uuid
+
+HERE = os.path.dirname(os.path.realpath(__file__))
+NETWORK = "10.77.0"
+NAMESPACES = ("-m", "-u", "-i", "-p", "-n")
+
+
+def with_the_test():
+    """In a new process: ends it together with its parent (PR_SET_PDEATHSIG), however that ends."""
+    ctypes.CDLL(None).prctl(1, 9)
+
+
+def command(*words):
+    return subprocess.run(words, capture_output=True, text=True, timeout=60)
+
+
+def impossible(launcher):
+    """Why this machine cannot simulate hosts, or this launcher not start ranks on them; empty if they can."""
+    if sys.platform != "linux":
+        return "hosts are simulated by Linux namespaces"
+    if "HYDRA" not in command(launcher, "--version").stdout:
+        return f"{launcher} is no Hydra (MPICH)"
+    tried = command("unshare", *NAMESPACES, "-f", "--mount-proc", "sh", "-c",
+                    "hostname other && mount -t tmpfs tmpfs /dev/shm && ip link add name one type veth peer name two && ip link add name three type bridge")
+    return f"namespaces are not allowed here: {tried.stderr.strip()}" if tried.returncode else ""
+
+
+def until(holds, what, seconds=60):
+    deadline = time.monotonic() + seconds
+    while not holds():
+        if time.monotonic() > deadline:
+            raise TimeoutError(what)
+        time.sleep(0.02)
+
+
+
+
+class Hosts(contextlib.ExitStack):
+    """Hosts h1, h2, ... in `folder`, which all see, but for folder/own, which each has for itself."""
+
+    def __init__(self, folder, count):
+        super().__init__()
+        self.folder, self.names, self.pids = folder, [f"h{i + 1}" for i in range(count)], {}
+        self.environment = {}  # by host: variables that ranks have there alone
+
+    def __enter__(self):
+        super().__enter__()
+        with contextlib.ExitStack() as undone:
+            undone.push(self)
+            self.begin()
+            undone.pop_all()
+        return self
+
+    def path(self, *names):
+        return os.path.join(self.folder, *names)
+
+    def write(self, name, text):
+        with open(self.path(name), "w", encoding="ascii") as file:
+            file.write(text)
+
+    def begin(self):
+        os.makedirs(self.path("own"), exist_ok=True)
+        self.write("hosts", "".join(f"{self.address(name)} {name}\n" for name in ("login", *self.names)) + "127.0.0.1 localhost\n")
+        login = self.process("unshare", "-m", "-u", "-n", "sh", "-c",
+                             f"hostname login && mount --bind {self.path('hosts')} /etc/hosts && touch {self.path('login.up')} && exec sleep infinity")
+        self.pids["login"] = login.pid
+        until(lambda: os.path.exists(self.path("login.up")), "login")
+        self.inside("login", "ip", "link", "set", "lo", "up")
+        self.inside("login", "ip", "link", "add", "br0", "type", "bridge")
+        self.inside("login", "ip", "addr", "add", self.address("login") + "/24", "dev", "br0")
+        self.inside("login", "ip", "link", "set", "br0", "up")
+        for name in self.names:
+            self.boot(name)
+
+    def address(self, name):
+        return f"{NETWORK}.{name[1:]}" if name in self.names else f"{NETWORK}.254"
+
+    def process(self, *words):
+        made = subprocess.Popen(words, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True, preexec_fn=with_the_test)
+        self.callback(made.wait)
+        self.callback(made.kill)
+        return made
+
+    def boot(self, name):
+        """Starts a host, for the first time or after it was lost."""
+        self.write(f"{name}.boot", str(uuid.uuid4()) + "\n")
+        os.makedirs(self.path(f"{name}.own"), exist_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(self.path(f"{name}.up"))
+        outer = self.process("unshare", *NAMESPACES, "-f", "--kill-child", "--mount-proc", os.path.join(HERE, "init.sh"), name, self.folder)
+        until(lambda: os.path.exists(self.path(f"{name}.up")), name)
+        with open(f"/proc/{outer.pid}/task/{outer.pid}/children", encoding="ascii") as file:
+            pid = int(file.read())
+        self.pids[name] = pid
+        self.write(f"{name}.pid", str(pid))
+        with contextlib.suppress(RuntimeError):  # the system removes a lost host's link some time after it
+            self.inside("login", "ip", "link", "delete", name)
+        self.inside("login", "ip", "link", "add", name, "type", "veth", "peer", "name", "eth0", "netns", str(pid))
+        self.inside("login", "ip", "link", "set", name, "master", "br0", "up")
+        self.inside(name, "ip", "addr", "add", self.address(name) + "/24", "dev", "eth0")
+        self.inside(name, "ip", "link", "set", "lo", "up")
+        self.inside(name, "ip", "link", "set", "eth0", "up")
+
+    def inside(self, name, *words):
+        """Runs a command in a host's network."""
+        done = command("nsenter", "-t", str(self.pids[name]), "-n", "--", *words)
+        if done.returncode:
+            raise RuntimeError(f"{name}: {' '.join(words)}: {done.stderr}")
+        return done.stdout
+
+    def link(self, name, state):
+        """Takes the host's network "down", for the host unseen, as a cable behind a switch; or "up"."""
+        self.inside("login", "ip", "link", "set", name, state)
+
+    def shape(self, name, *discipline):
+        """Sets the queueing discipline of both ends of the host's link, such as "netem", "delay", "20ms"."""
+        self.inside("login", "tc", "qdisc", "replace", "dev", name, "root", *discipline)
+        self.inside(name, "tc", "qdisc", "replace", "dev", "eth0", "root", *discipline)
+
+    def bytes_sent(self, name):
+        return json.loads(self.inside(name, "ip", "-s", "-j", "link", "show", "dev", "eth0"))[0]["stats64"]["tx"]["bytes"]
+
+    def kill(self, name):
+        """Ends all processes of the host; its network goes with them, unless the link was down before."""
+        os.kill(self.pids[name], 9)
+
+    def space(self, name):
+        """The host's namespace of processes, which outlives its first process by what cannot be killed."""
+        return os.readlink(f"/proc/{self.pids[name]}/ns/pid")
+
+    @staticmethod
+    def members(space, program):
+        """Processes of `program` in a space(), also on a host that was cut off."""
+        found = []
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            with contextlib.suppress(OSError):
+                if os.readlink(f"/proc/{pid}/ns/pid") == space and os.readlink(f"/proc/{pid}/exe") == program:
+                    found.append(int(pid))
+        return found
+
+    def start(self, launcher, ranks, *words, out, environment=None):
+        """Starts `words` with so many ranks on each host, as {"h1": 2, "h2": 2}; they write to files, since what is left of a lost host would
+        hold a pipe open. Codes of ranks that end by themselves go to OUT.codes."""
+        for name in self.names:
+            self.write(f"{name}.variables", "".join(f"export {key}={value}\n" for key, value in self.environment.get(name, {}).items()))
+        rank = (os.path.join(HERE, "rank.sh"), self.path(out + ".codes"))
+        return self.on_login(*self.launch(launcher, ranks), *rank, *words, out=out, environment=environment)
+
+    def launch(self, launcher, ranks):
+        """The launcher's words before those of a rank."""
+        places = ",".join(f"{name}:{n}" for name, n in ranks.items())
+        return [launcher, "-launcher", "ssh", "-launcher-exec", os.path.join(HERE, "enter.sh"), "-hosts", places, "-n", str(sum(ranks.values()))]
+
+    def on_login(self, *words, out, environment=None):
+        """Starts `words` on the host of the launcher; prints go to OUT.out and OUT.err."""
+        variables = {**os.environ, "OMP_NUM_THREADS": "1", "TESSERA_TEST_HOSTS": self.folder, **(environment or {})}
+        with open(self.path(out + ".out"), "w") as file, open(self.path(out + ".err"), "w") as errors:
+            started = subprocess.Popen(
+                ["nsenter", "-t", str(self.pids["login"]), "-m", "-u", "-n", f"--wd={self.folder}", "--", *words],
+                stdin=subprocess.DEVNULL, stdout=file, stderr=errors, env=variables, preexec_fn=with_the_test)
+        self.callback(started.wait)
+        self.callback(started.kill)
+        return started
+
+    def codes(self, out):
+        """Exit code by rank, of those that have ended by themselves."""
+        with contextlib.suppress(FileNotFoundError), open(self.path(out + ".codes"), encoding="ascii") as file:
+            return {int(rank): int(code) for rank, code in map(str.split, file)}
+        return {}
