@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <optional>
 
+#include "core/device/upload_table.hpp"
 #include "kernels/convert/convert.hpp"
 
 namespace tessera {
@@ -77,9 +78,7 @@ void AdamW::place_table(Stream& stream, const Clipped& gradients, const Masters&
                     part(gradients.shard(b)), run.weight_decay, part(gradients.claim_weights(b))});
   }
   table_ = AdamWTable(runs);
-  const Tensor memory = table_memory_.flat(0, AdamWTable::bytes(std::ssize(runs)));
-  table_.place(memory);
-  device_.upload(stream, memory, table_.image());
+  upload_table(device_, stream, table_, table_memory_.flat(0, AdamWTable::bytes(std::ssize(runs))));
   addresses_ = std::move(addresses);
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/device/upload_table.hpp"
 #include "kernels/convert/convert.hpp"
 
 namespace tessera {
@@ -109,11 +110,9 @@ void Muon::place_tables(Stream& stream, const Clipped& gradients, const Masters&
     matrices.push_back(parts.back().gradient.view(part.shape));
   }
   table_ = MuonTable(parts);
-  table_.place(table_memory_);
-  device_.upload(stream, table_memory_, table_.image());
+  upload_table(device_, stream, table_, table_memory_);
   matrices_ = NewtonSchulzTable(matrices);
-  matrices_.place(matrices_memory_);
-  device_.upload(stream, matrices_memory_, matrices_.image());
+  upload_table(device_, stream, matrices_, matrices_memory_);
   addresses_ = std::move(addresses);
 }
 

@@ -48,7 +48,8 @@ void ParamSync::make_wires(const Masters& masters) {
       for (const ParamBucket& own : group.buckets)
         if (format(own) == format(first) && own.places.size() == first.places.size())
           buckets.push_back({group.id, own.id, own.places, own.staged, masters.shard(own.id)});
-    wires_.push_back(make_wire({device_, registry_, layout_, mesh_.ranks()}, first.travel, buckets));
+    const WireContext context{device_, registry_, layout_, mesh_.ranks()};
+    wires_.push_back(std::make_unique<Wire>(context, first.travel, buckets));
     for (const WireBucket& own : buckets) buckets_[own.id]->wire = wires_.back().get();
   }
 }

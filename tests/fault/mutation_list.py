@@ -52,13 +52,13 @@ MUTATIONS = [
       cursor_.advance(visit.pool);
     }""",
              "regression.fixed_cases.experts_in_one_tensor_or_in_one_each"),
-    mutation("columnwise_of_the_first_publish", "the columnwise copy stays that of an earlier step", WIRES + "cast_wire.cpp",
-             "    if (gathered_[group]) build_columnwise(stream, *gathered_[group]);",
-             """    static std::vector<std::pair<const void*, int>> built;
-    const std::pair<const void*, int> one(this, group.value);
-    if (!gathered_[group] || std::ranges::find(built, one) != built.end()) return;
-    built.push_back(one);
-    build_columnwise(stream, *gathered_[group]);""",
+    mutation("columnwise_of_the_first_publish", "the columnwise copy stays that of an earlier step", WIRES + "derived.cpp",
+             "  build_columnwise(stream, *table);",
+             """  static std::vector<const void*> built;
+  for (const void* one : built)
+    if (one == &*table) return;
+  built.push_back(&*table);
+  build_columnwise(stream, *table);""",
              STORED.format(1), STORED.format(2)),
     Mutation("gathered_mark_outlives_an_evaluation", "after an evaluation a stale mark skips the next gather",
              (Edit(WEIGHTS, "void ParamSync::invalidate(Stream& stream) {\n",
@@ -114,18 +114,18 @@ MUTATIONS = [
     mutation("owner_quantizes_fp32", "the owner holds Q(fp32), the others Q(bf16(fp32))", "kernels/quantize/shard_host.cpp",
              "  work.template operator()<FromMaster>();", "  work.template operator()<FromFp32>();",
              STORED.format(2), "unit.partial_cast_test PartialCast*.GatheredPartsAreTheWhole"),
-    mutation("amax_of_own_part", "the amax of a weight is that of the part that is owned", WIRES + "cast_wire.cpp",
-             "        if (bucket.key.owner == OwnerKind::element_sharded)\n", "        if (bucket.members.empty())\n",
+    mutation("amax_of_own_part", "the amax of a weight is that of the part that is owned", WIRES + "codes.cpp",
+             "      if (bucket.key.owner == OwnerKind::element_sharded)\n", "      if (bucket.members.empty())\n",
              STORED.format(2)),
-    mutation("amax_stays_with_its_owner", "the amax of a weight that one rank owns does not travel", WIRES + "cast_wire.cpp",
-             "    if (amax && bucket.key.owner == OwnerKind::whole_matrix)\n", "    if (amax && bucket.members.empty())\n",
+    mutation("amax_stays_with_its_owner", "the amax of a weight that one rank owns does not travel", WIRES + "codes.cpp",
+             "    if (amax && bucket.key.owner == OwnerKind::whole_matrix)", "    if (amax && bucket.members.empty())",
              STORED.format(2), "mpi.wires_test.2 Wires.GathersMoveWhatTheFormatsSay"),
-    mutation("scales_of_a_neighbour", "scales of a part that begins inside a weight are the next rows'", WIRES + "parts.cpp",
+    mutation("scales_of_a_neighbour", "scales of a part that begins inside a weight are the next rows'", WIRES + "shard_ranges.cpp",
              "  return array.members[m].first + within / density.elements * density.entries;",
              "  return array.members[m].first + (within / density.elements + (within > 0)) * density.entries;",
              PARTS, STORED.format(3)),
     mutation("bytes_padded_by_themselves", "bytes are dealt evenly, elements by their cuts: the owner is not the shipper",
-             WIRES + "parts.cpp",
+             WIRES + "shard_ranges.cpp",
              """    parts.begins.push_back(formats::data_bytes(format, bucket.begins[r]));
     parts.counts.push_back(formats::data_bytes(format, bucket.begins[r] + bucket.counts[r]) - parts.begins[r]);""",
              """    const std::int64_t even = bucket.size.value / std::ssize(bucket.counts);
@@ -309,9 +309,9 @@ MUTATIONS = [
              "mpi.checkpoint_ways_test.2 Checkpoints.AreTheSameBytesWrittenWhileTrainingGoesOn"),
     # Muon.
     mutation("owned_matrices_are_never_staged", "masters of matrices that are owned whole are stepped and never travel",
-             WIRES + "plain.cpp",
-             "      slices.push_back(\n", "      if (bucket.key.owner != OwnerKind::whole_matrix) slices.push_back(\n", ROUNDED),
-    mutation("owned_codes_are_never_cast", "of matrices that are owned whole the owner quantizes nothing", WIRES + "coded.cpp",
+             WIRES + "rounded.cpp",
+             "    slices.push_back(\n", "    if (bucket.key.owner != OwnerKind::whole_matrix) slices.push_back(\n", ROUNDED),
+    mutation("owned_codes_are_never_cast", "of matrices that are owned whole the owner quantizes nothing", WIRES + "bucket.cpp",
              "    if (first < last) {", "    if (first < last && bucket.key.owner != OwnerKind::whole_matrix) {", STORED.format(2)),
     Mutation("staged_before_the_step", "what travels are the masters before the optimizer's step",
              (Edit(SYNC, "  if (updated.weights() == Updated::Weights::current) invalidate(stream);\n"
@@ -326,7 +326,7 @@ MUTATIONS = [
     mutation("weights_of_a_dropped_update", "publication leaves out weights that an update which was dropped did not write",
              WEIGHTS, "  release_claims(wires_);\n", "", DROPPED),
     mutation("weights_of_an_update_rounded_again", "publication reads the masters of weights that the update has written",
-             WIRES + "slices.cpp", "  claimed_[static_cast<std::size_t>(slice - slices_.begin())] = true;\n", "", READS),
+             WIRES + "rounded.cpp", "  claimed_[static_cast<std::size_t>(slice - slices_.begin())] = true;\n", "", READS),
     mutation("weights_written_before_their_masters", "an update writes the weights of the masters before it",
              "kernels/optim/adamw.cpp",
              "          row.each(count, [=](std::int64_t j) { factors.update(p[j], m[j], v[j], g[j], decay); });\n"

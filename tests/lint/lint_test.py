@@ -75,7 +75,7 @@ class Checks(unittest.TestCase):
 
     def test_params_order(self):
         text = '#include "core/params/param_sync.hpp"\n'
-        self.assertEqual(["params-order"], names(lint.by_params_order("core/params/wires/plain.cpp", text)))
+        self.assertEqual(["params-order"], names(lint.by_params_order("core/params/wires/rounded.cpp", text)))
         self.assertEqual(["params-order"], names(lint.by_params_order("core/params/slots.hpp", text)))
         self.assertEqual(["params-order"], names(lint.by_params_order("core/params/odds.cpp", text)))
         self.assertEqual([], names(lint.by_params_order("core/params/param_sync_weights.cpp", text)))

@@ -84,6 +84,16 @@ RULES = [
          bad=("core/step/engine.cpp", "group.weights.to(WeightState::stale);"), good=("core/params/param_sync_weights.cpp", "group.weights.to(WeightState::stale);")),
     Rule("wires", "how weights travel is known to core/params alone; others see planes and operands", r'#include "core/params/(wires/|slots)', reads="include", where=r"^(app|core|io)/.*" + CPP,
          allowed=r"^core/params/", bad=("app/training/trace.cpp", '#include "core/params/wires/wire.hpp"'), good=("core/params/slots.hpp", '#include "core/params/wires/wire.hpp"')),
+    # One word, one meaning.
+    Rule("vague-types", "a place, piece, part or slot says nothing of what it is: name the shard, range, position, addresses or memory",
+         r"\b(struct|class)\s+(Place|Piece|Part|Held|Slot)\b", where=r"^(app|core|io|kernels)/.*" + CPP,
+         allowed=r"^(app/verbs/checkpoint\.cpp|core/comm/(mpi_communicator|staged|nccl/nccl_communicator)\.cpp|core/data/mixture\.hpp|core/layout/layout\.hpp|core/optim/muon\.hpp"
+                 r"|core/params/wires/exchanges\.hpp|io/checkpoint/stored_tensor\.hpp|io/convert/hf_folder\.cpp|io/deck/tree\.hpp|io/metrics/metrics_log\.cpp|io/text/byte_pairs\.cpp"
+                 r"|kernels/(attention/sweep_sm90a\.cuh|gemm/plans\.hpp|newton_schulz/newton_schulz_cuda\.cu|quantize/(descriptor\.hpp|patch\.cuh|table\.cpp)|reference/attention\.cpp))$",
+         bad=("core/params/slots.hpp", "struct Place {"), good=("core/params/slots.hpp", "struct WeightSlot {")),
+    Rule("old-words", "the field's words: all-gathers and reductions start, weights are unsharded and resharded, groups are resident or transient",
+         r"\b(pooled|walk_to_ready|begin_gather|begin_reduction|outdate|lease)\b", where=r"^core/.*" + CPP,
+         bad=("core/params/param_sync.cpp", "begin_gather(stream, visit);"), good=("core/params/param_sync.cpp", "start_gather(stream, visit);")),
     # The tree.
     Rule("vague-names", "a file is named for what lives in it", r"(^|[/_-])(utils?|common|helpers?|misc)([/_.-]|$)", reads="path", where=r"",
          bad=("core/utils/a.hpp", ""), good=("core/layout/layout.hpp", "")),

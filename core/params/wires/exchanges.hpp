@@ -1,11 +1,20 @@
 #pragma once
 #include <array>
+#include <deque>
 #include <span>
+#include <utility>
 #include <vector>
 
-#include "core/params/wires/wire.hpp"
+#include "core/comm/communicator.hpp"
+#include "core/params/wires/shard_ranges.hpp"
 
 namespace tessera {
+
+/// Which copies of a group's weights are gathered, and into which place.
+struct Held {
+  int place = 0;
+  Sides sides = Sides::both;
+};
 
 /// The arrays that the all-gathers of a wire's groups complete, by group, place and set of copies.
 class Exchanges {
@@ -17,6 +26,13 @@ class Exchanges {
   void add(GroupId group, const Held& part, const Exchange& exchange) {
     for (std::size_t sides = 0; sides < sets; ++sides)
       if (contains(static_cast<Sides>(sides), part.sides)) at(group, part.place)[sides].push_back(exchange);
+  }
+  /// Keeps ranges, to whose vectors exchanges refer.
+  const Parts& keep(Parts parts) { return parts_.emplace_back(std::move(parts)); }
+  /// Adds an array that completes in place, in the only place of its group.
+  void add(GroupId group, const Tensor& array, Parts parts) {
+    const Parts& kept = keep(std::move(parts));
+    add(group, {0, Sides::none}, {{}, array, kept.counts, kept.begins});
   }
   std::span<Exchange> of(GroupId group, const Held& held) {
     const auto place = static_cast<std::size_t>(held.place);
@@ -31,6 +47,7 @@ class Exchanges {
   BySides& at(GroupId group, int place) { return of_[group][static_cast<std::size_t>(place)]; }
 
   IndexedBy<GroupId, std::vector<BySides>> of_;
+  std::deque<Parts> parts_;
 };
 
 }  // namespace tessera

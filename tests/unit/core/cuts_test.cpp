@@ -7,7 +7,7 @@
 #include <random>
 
 #include "core/layout/layout.hpp"
-#include "core/params/wires/parts.hpp"
+#include "core/params/wires/shard_ranges.hpp"
 #include "kernels/formats/registry.hpp"
 
 /// Tile cuts of buckets between rows of blocks; and that every entry made from a slice's elements is in the part of the

@@ -1,4 +1,4 @@
-#include "core/params/wires/parts.hpp"
+#include "core/params/wires/shard_ranges.hpp"
 
 #include <algorithm>
 

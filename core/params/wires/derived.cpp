@@ -1,0 +1,26 @@
+#include "core/params/wires/derived.hpp"
+
+#include "core/params/placed_table.hpp"
+#include "kernels/quantize/quantize.hpp"
+
+namespace tessera {
+
+DerivedArrays::DerivedArrays(const WireContext& context, FormatId format, std::size_t places, DerivedFrom from,
+                             const Matrices& matrices)
+    : from_(from), tables_(places, IndexedBy<GroupId, std::optional<QuantizeTable>>(context.layout.groups().size())) {
+  for (std::size_t place = 0; place < places; ++place)
+    for (GroupId group : context.layout.groups().ids())
+      if (const std::vector<QuantizedMatrix> all = matrices(place, group); !all.empty())
+        tables_[place][group] = placed_table(context.device, format, all);
+}
+
+void DerivedArrays::build(Stream& stream, GroupId group, const Held& held) const {
+  const auto place = static_cast<std::size_t>(held.place);
+  if (held.sides == Sides::none || place >= tables_.size()) return;  // nothing to derive, or another wire's slot
+  const std::optional<QuantizeTable>& table = tables_[place][group];
+  if (!table) return;
+  if (from_ == DerivedFrom::bf16) return quantize(stream, *table);
+  build_columnwise(stream, *table);
+}
+
+}  // namespace tessera

@@ -1,0 +1,32 @@
+#pragma once
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "core/params/wires/bucket.hpp"
+#include "core/params/wires/exchanges.hpp"
+
+namespace tessera {
+
+/// What a group's all-gather brings, from which the other stored arrays of its codes are made.
+enum class DerivedFrom : std::uint8_t { codes, bf16 };
+
+/// The stored arrays that do not travel: made behind a group's all-gather, with a table for each place and group.
+class DerivedArrays {
+ public:
+  /// Table entries of a group's codes in one place; none if it has no codes.
+  using Matrices = std::function<std::vector<QuantizedMatrix>(std::size_t place, GroupId group)>;
+
+  /// Allocates. Local.
+  DerivedArrays(const WireContext& context, FormatId format, std::size_t places, DerivedFrom from,
+                const Matrices& matrices);
+
+  /// Orders on `stream`. Local.
+  void build(Stream& stream, GroupId group, const Held& held) const;
+
+ private:
+  DerivedFrom from_;
+  std::vector<IndexedBy<GroupId, std::optional<QuantizeTable>>> tables_;  ///< by place
+};
+
+}  // namespace tessera
