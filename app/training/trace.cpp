@@ -24,7 +24,7 @@ Trace::Trace(const std::string& path, Device& device, const StepPlan& plan, Engi
   for (const Dataset& dataset : plan.registry.datasets()) {
     name_of_.insert(name_of_.end(), dataset.params.size(), static_cast<int>(names_.size()));
     names_.push_back(plan.registry.canonical(dataset).name);
-    const BucketId bucket = plan.layout.place(dataset.params.front()).bucket;
+    const BucketId bucket = plan.layout.placement(dataset.params.front()).bucket;
     shared_by_.push_back(plan.layout.buckets()[bucket].key.processes);
   }
   sums_ = trace_digests(device, plan);

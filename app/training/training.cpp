@@ -83,7 +83,7 @@ Proceed Training::run(const RowSink& sink, const Boundary& boundary, const Press
   }
   profile_.finish();
   report_.finish();
-  engine_.sync().settle(engine_.stream());  // no collective stays under way
+  engine_.sync().unshard_all(engine_.stream());  // no collective stays under way
   if (trace_) trace_->finish(engine_.stream());
   return abandoned ? Proceed::stop : proceed;
 }

@@ -171,7 +171,7 @@ void check_schedule(const OptimizerConfig& optimizer, std::int64_t steps, Findin
   if (optimizer.min_lr > optimizer.lr)
     found.push_back({{"optimizer.min_lr", "optimizer.lr"},
                      fmt::format("{} is above lr {}", optimizer.min_lr, optimizer.lr)});
-  if (optimizer.schedule != Schedule::wsd) return;
+  if (optimizer.schedule != RateSchedule::wsd) return;
   if (optimizer.decay_steps == 0)
     found.push_back({{"optimizer.decay_steps", "optimizer.schedule"}, "missing: schedule wsd needs it"});
   else if (optimizer.warmup_steps + optimizer.decay_steps > steps)

@@ -32,7 +32,7 @@ enum class MatrixRule { adamw, muon };
 enum class Moments { fp32, bf16 };
 enum class MuonCoefficients { quintic, simple, polar_express };
 enum class MuonScale { spectral, shape, rms };
-enum class Schedule { cosine, linear, constant, wsd };
+enum class RateSchedule { cosine, linear, constant, wsd };
 
 /// One value and its name in decks, logs and files.
 template <class E> struct Name {
@@ -144,11 +144,11 @@ template <> struct Names<MuonScale> {
   static constexpr Name<MuonScale> table[] = {
       {MuonScale::spectral, "spectral"}, {MuonScale::shape, "shape"}, {MuonScale::rms, "rms"}};
 };
-template <> struct Names<Schedule> {
-  static constexpr Name<Schedule> table[] = {{Schedule::cosine, "cosine"},
-                                             {Schedule::linear, "linear"},
-                                             {Schedule::constant, "constant"},
-                                             {Schedule::wsd, "wsd"}};
+template <> struct Names<RateSchedule> {
+  static constexpr Name<RateSchedule> table[] = {{RateSchedule::cosine, "cosine"},
+                                             {RateSchedule::linear, "linear"},
+                                             {RateSchedule::constant, "constant"},
+                                             {RateSchedule::wsd, "wsd"}};
 };
 
 /// An enumeration that a deck names.

@@ -292,7 +292,7 @@ struct OptimizerConfig {
   double weight_decay = 0.1;
   Moments moments = Moments::fp32;
   double clip = 1;
-  Schedule schedule = Schedule::cosine;
+  RateSchedule schedule = RateSchedule::cosine;
   std::int64_t warmup_steps = 0;
   std::int64_t decay_steps = 0;
   double min_lr = 0;

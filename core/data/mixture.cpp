@@ -27,7 +27,7 @@ std::size_t Mixture::next() const {
   return best;
 }
 
-Mixture::Place Mixture::place(std::int64_t sample) {
+Mixture::Draw Mixture::place(std::int64_t sample) {
   require(sample >= 0, "Mixture::place", "samples are numbered from 0");
   const std::int64_t periods = sample / period_, within = sample % period_;
   // After a fraction t of a period a corpus has taken round(share t) samples. At t = early / period these sum to at

@@ -15,14 +15,14 @@ class Mixture {
   explicit Mixture(std::span<const double> weights);
 
   /// A sample of one of the corpora, both numbered from 0.
-  struct Place {
+  struct Draw {
     std::size_t corpus = 0;
     std::int64_t sample = 0;
-    bool operator==(const Place&) const = default;
+    bool operator==(const Draw&) const = default;
   };
   /// Corpus and index of sample number `sample` of the run: a one-to-one map. Among the first n samples, a corpus has
   /// its share of n up to an error of (1 + corpora) / 2. The time does not depend on `sample`.
-  Place place(std::int64_t sample);
+  Draw place(std::int64_t sample);
 
  private:
   std::size_t next() const;

@@ -65,8 +65,8 @@ int Dealing::rank_for(const OwnerLoad& run, const std::vector<bool>& taken) cons
   return best;
 }
 
-std::vector<OwnedRun> Dealing::deal(std::span<const OwnerLoad> members) {
-  std::vector<OwnedRun> runs;
+std::vector<OwnedRange> Dealing::deal(std::span<const OwnerLoad> members) {
+  std::vector<OwnedRange> runs;
   std::vector<OwnerLoad> loads;
   const int most = static_cast<int>(std::min(members.size(), loads_.size()));
   for (int length : run_lengths(members, most)) {

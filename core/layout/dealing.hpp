@@ -26,10 +26,10 @@ struct OwnerLoad {
 };
 
 /// A run of neighbouring members of one bucket, and the rank that owns them.
-struct OwnedRun {
+struct OwnedRange {
   int members = 0;
   int rank = 0;
-  bool operator==(const OwnedRun&) const = default;
+  bool operator==(const OwnedRange&) const = default;
 };
 
 /// Deals the members of one process group's buckets to its ranks, bucket by bucket. Pure: the same on all ranks.
@@ -44,7 +44,7 @@ class Dealing {
   /// the least cost so far (ties: the lower rank) among those that have no run of this bucket. A rank whose elements
   /// would exceed 1.25 times the mean plus the largest member is passed over if another's would not. Returns runs in
   /// order.
-  std::vector<OwnedRun> deal(std::span<const OwnerLoad> members);
+  std::vector<OwnedRange> deal(std::span<const OwnerLoad> members);
 
   /// What each rank has been dealt so far.
   const std::vector<OwnerLoad>& loads() const { return loads_; }

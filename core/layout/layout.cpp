@@ -56,11 +56,11 @@ void close(Bucket& bucket, const ParamRegistry& registry, const LayoutRules& rul
 }
 
 /// Sets the slices of a whole-matrix bucket. A gap belongs to the slice before it; an empty slice begins at the end.
-void cut(Bucket& bucket, const std::vector<OwnedRun>& runs, int ranks) {
+void cut(Bucket& bucket, const std::vector<OwnedRange>& runs, int ranks) {
   bucket.counts.assign(static_cast<std::size_t>(ranks), 0);
   bucket.begins.assign(static_cast<std::size_t>(ranks), bucket.size.value);
   auto member = bucket.members.begin();
-  for (const OwnedRun& run : runs) {
+  for (const OwnedRange& run : runs) {
     const auto rank = static_cast<std::size_t>(run.rank);
     bucket.begins[rank] = member->offset.value;
     member += run.members;
@@ -195,10 +195,10 @@ void ParamLayout::deal(const ParamRegistry& registry, ProcessGroup processes, in
   owners_[static_cast<std::size_t>(processes)] = dealing.loads();
 }
 
-std::vector<Piece> ParamLayout::pieces(BucketId b, const Ranks& ranks) const {
+std::vector<ShardRange> ParamLayout::shard_ranges(BucketId b, const Ranks& ranks) const {
   const Bucket& bucket = buckets_[b];
   const std::int64_t begin = bucket.slice_begin(ranks), end = begin + bucket.slice(ranks);
-  std::vector<Piece> pieces;
+  std::vector<ShardRange> pieces;
   for (const Placement& p : bucket.members) {
     const std::int64_t from = std::max(begin, p.offset.value), to = std::min(end, (p.offset + p.size).value);
     if (from >= to) continue;

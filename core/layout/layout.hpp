@@ -100,7 +100,7 @@ struct BucketGroup {
 };
 
 /// A piece of a member inside one rank's slice of a bucket.
-struct Piece {
+struct ShardRange {
   ParamId param;
   int member = 0;
   ElementIndex begin;  ///< within the member
@@ -125,13 +125,13 @@ class ParamLayout {
 
   const IndexedBy<BucketId, Bucket>& buckets() const { return buckets_; }
   const IndexedBy<GroupId, BucketGroup>& groups() const { return groups_; }
-  GroupId group_of(ParamId param) const { return group_of_[place(param).bucket]; }
+  GroupId group_of(ParamId param) const { return group_of_[placement(param).bucket]; }
   /// Placement of the first member; further members follow at distance member_stride() elements.
-  const Placement& place(ParamId param) const { return params_[param].first; }
+  const Placement& placement(ParamId param) const { return params_[param].first; }
   std::int64_t member_stride(ParamId param) const { return params_[param].stride; }
 
   /// The pieces of a bucket that a rank owns, ascending. Gaps between members and padding belong to no piece.
-  std::vector<Piece> pieces(BucketId bucket, const Ranks& ranks) const;
+  std::vector<ShardRange> shard_ranges(BucketId bucket, const Ranks& ranks) const;
 
   /// Load of each rank of a process group by the whole-matrix buckets.
   const std::vector<OwnerLoad>& owners(ProcessGroup processes) const {

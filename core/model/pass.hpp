@@ -17,7 +17,7 @@ struct StepSums {
   double z = 0;              ///< sum over tokens and MoE layers of logsumexp^2
   double busiest = 0;        ///< sum over MoE layers of the rows of the busiest expert
   std::uint64_t logits = 0;  ///< digest of the logits, if traced
-  Arrivals arrivals;         ///< rows that arrived at this rank's experts
+  DispatchStats arrivals;         ///< rows that arrived at this rank's experts
 };
 
 /// Key of stochastic rounding, together with a weight's name and an element's index.

@@ -9,8 +9,8 @@ namespace tessera {
 namespace {
 
 /// Row counts of a dry pass, which has no routing: even shares.
-RowCounts even_counts(const ArrivalShape& shape, DryRows dry) {
-  RowCounts counts;
+DispatchCounts even_counts(const ArrivalShape& shape, DryRows dry) {
+  DispatchCounts counts;
   for (std::int64_t r = 0; r < shape.ranks; ++r)
     counts.sent.push_back(shape.share / shape.ranks + (r < shape.share % shape.ranks ? 1 : 0));
   counts.received = counts.sent;
@@ -21,7 +21,7 @@ RowCounts even_counts(const ArrivalShape& shape, DryRows dry) {
 
 }  // namespace
 
-RowCounts row_counts(const ArrivalShape& shape, std::span<const std::int32_t> counts) {
+DispatchCounts row_counts(const ArrivalShape& shape, std::span<const std::int32_t> counts) {
   const std::int64_t held = shape.held();
   const auto at = [&](std::int64_t rank, std::int64_t expert) -> std::int64_t {
     return counts[static_cast<std::size_t>(rank * shape.experts + expert)];
@@ -32,7 +32,7 @@ RowCounts row_counts(const ArrivalShape& shape, std::span<const std::int32_t> co
     for (std::int64_t e = to * held; e < (to + 1) * held; ++e) sum += at(from, e);
     return sum;
   };
-  RowCounts result;
+  DispatchCounts result;
   std::int64_t most = 0;
   for (std::int64_t r = 0; r < shape.ranks; ++r) {
     result.sent.push_back(between(shape.place, r));
@@ -79,7 +79,7 @@ Event RowExchange::gather(Stream& stream, const ArrivalShape& shape, const Tenso
   return device_.fetch(stream, pinned_.data(), counts);
 }
 
-RowCounts RowExchange::gathered(Stream& stream, const ArrivalShape& shape, const Event& copied) {
+DispatchCounts RowExchange::gathered(Stream& stream, const ArrivalShape& shape, const Event& copied) {
   if (stream.dry()) return even_counts(shape, dry_);
   device_.wait(copied);
   return row_counts(shape, {reinterpret_cast<const std::int32_t*>(pinned_.data()),
@@ -96,11 +96,12 @@ Pending RowExchange::exchange(Stream& stream, std::span<const Move> moves, const
   return group_.submit(stream, {Collective::exchange_rows, exchanges, -1, label});
 }
 
-Pending RowExchange::out(Stream& stream, const RowCounts& counts, std::span<const Move> moves, const char* label) {
+Pending RowExchange::dispatch(Stream& stream, const DispatchCounts& counts, std::span<const Move> moves,
+                              const char* label) {
   return exchange(stream, moves, counts.sent, counts.received, label);
 }
 
-Pending RowExchange::back(Stream& stream, const RowCounts& counts, const Move& move, const char* label) {
+Pending RowExchange::combine(Stream& stream, const DispatchCounts& counts, const Move& move, const char* label) {
   return exchange(stream, {&move, 1}, counts.received, counts.sent, label);
 }
 

@@ -10,7 +10,7 @@
 namespace tessera {
 
 /// Number of rows of one layer that this rank sends to each rank of its expert group, and receives from each.
-struct RowCounts {
+struct DispatchCounts {
   std::vector<std::int64_t> sent, received;  ///< by rank of the group
   std::int64_t arriving = 0;                 ///< sum of `received`
   std::int64_t rows = 0;                     ///< rows of this rank's expert products, gaps between experts included
@@ -18,7 +18,7 @@ struct RowCounts {
 
 /// This rank's part of the counts [ranks, experts] of an expert group. If any rank of the group would receive more rows
 /// than shape.room, all counts are 0: nothing is sent. All ranks of the group decide alike.
-RowCounts row_counts(const ArrivalShape& shape, std::span<const std::int32_t> counts);
+DispatchCounts row_counts(const ArrivalShape& shape, std::span<const std::int32_t> counts);
 
 /// Number of arriving rows that a dry pass assumes: as many as there is room for, or this rank's even share.
 enum class DryRows { most, even };
@@ -35,16 +35,16 @@ class RowExchange {
   Event gather(Stream& stream, const ArrivalShape& shape, const Tensor& counts);
   /// The row counts from gather(). The host waits for its event; work enqueued since then keeps the device busy
   /// meanwhile. Local.
-  RowCounts gathered(Stream& stream, const ArrivalShape& shape, const Event& copied);
+  DispatchCounts gathered(Stream& stream, const ArrivalShape& shape, const Event& copied);
 
   /// Rows to exchange: `from` is sorted by the rank that rows go to, `to` by the rank that they come from.
   struct Move {
     Tensor to, from;
   };
-  /// Dispatch: sends rows to the ranks of their experts. back() is combine: it returns them. The moves of one call
+  /// Dispatch: sends rows to the ranks of their experts. combine() returns them. The moves of one call
   /// travel as one operation named `label`, which must have finished before the next call.
-  Pending out(Stream& stream, const RowCounts& counts, std::span<const Move> moves, const char* label);
-  Pending back(Stream& stream, const RowCounts& counts, const Move& move, const char* label);
+  Pending dispatch(Stream& stream, const DispatchCounts& counts, std::span<const Move> moves, const char* label);
+  Pending combine(Stream& stream, const DispatchCounts& counts, const Move& move, const char* label);
 
  private:
   /// Counts and displacements of one tensor of rows, in elements.

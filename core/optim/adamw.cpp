@@ -43,14 +43,14 @@ AdamW::AdamW(Device& device, const ParamRegistry& registry, const ParamLayout& l
     most_runs += runs_of(registry, bucket);
     m_.push_back({b, device.allocate(Category::optimizer, moments, shape)});
     v_.push_back({b, device.allocate(Category::optimizer, moments, shape)});
-    add_runs(registry, layout.pieces(b, ranks), weight_decay);
+    add_runs(registry, layout.shard_ranges(b, ranks), weight_decay);
   }
   table_memory_ = device.allocate(Category::optimizer, DType::u8, {AdamWTable::bytes(most_runs)});
 }
 
-void AdamW::add_runs(const ParamRegistry& registry, const std::vector<Piece>& pieces, double weight_decay) {
+void AdamW::add_runs(const ParamRegistry& registry, const std::vector<ShardRange>& pieces, double weight_decay) {
   const std::size_t slice = m_.size() - 1;
-  for (const Piece& piece : pieces) {
+  for (const ShardRange& piece : pieces) {
     const auto decay = static_cast<float>(decays(registry[piece.param].role) ? weight_decay : 0.0);
     if (runs_.empty() || runs_.back().slice != slice || runs_.back().weight_decay != decay)
       runs_.push_back({slice, piece.shard.value, 0, decay});
@@ -66,16 +66,16 @@ void AdamW::initialise(Stream& stream) {
 void AdamW::place_table(Stream& stream, const Clipped& gradients, const Masters& masters) {
   std::vector<const void*> addresses;
   for (BucketId b : buckets())
-    for (const void* address : {masters.shard(b).data, gradients.shard(b).data, gradients.claim_weights(b).data})
+    for (const void* address : {masters.shard(b).data, gradients.shard(b).data, gradients.weight_shard(b).data})
       addresses.push_back(address);
   if (addresses == addresses_) return;
   require(addresses_.empty(), "AdamW", "a slice of masters, gradients or weights has moved since the first step");
-  std::vector<AdamWRun> runs;
+  std::vector<AdamWRange> runs;
   for (const Run& run : runs_) {
     const auto part = [&](const Tensor& slice) { return slice ? slice.flat(run.begin, run.count) : slice; };
     const BucketId b = m_[run.slice].bucket;
     runs.push_back({part(masters.shard(b)), part(m_[run.slice].values), part(v_[run.slice].values),
-                    part(gradients.shard(b)), run.weight_decay, part(gradients.claim_weights(b))});
+                    part(gradients.shard(b)), run.weight_decay, part(gradients.weight_shard(b))});
   }
   table_ = AdamWTable(runs);
   upload_table(device_, stream, table_, table_memory_.flat(0, AdamWTable::bytes(std::ssize(runs))));

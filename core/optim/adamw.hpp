@@ -25,7 +25,7 @@ class AdamW final : public Rule {
     std::int64_t begin, count;
     float weight_decay;
   };
-  void add_runs(const ParamRegistry& registry, const std::vector<Piece>& pieces, double weight_decay);
+  void add_runs(const ParamRegistry& registry, const std::vector<ShardRange>& pieces, double weight_decay);
   void place_table(Stream& stream, const Clipped& gradients, const Masters& masters);
 
   Device& device_;

@@ -17,7 +17,7 @@ Balance::Balance(Device& device, const ParamRegistry& registry, const ParamLayou
     slice.bucket = b;
     slice.kinds.resize(static_cast<std::size_t>(size));
     slice.kind = device.allocate(Category::optimizer, DType::f32, {size});
-    for (const Piece& piece : layout.pieces(b, ranks)) {
+    for (const ShardRange& piece : layout.shard_ranges(b, ranks)) {
       const ParamSpec& spec = registry[piece.param];
       const auto experts = static_cast<float>(spec.member_elements());
       std::fill_n(slice.kinds.begin() + piece.shard.value, piece.count.value,

@@ -69,15 +69,15 @@ Muon::Muon(Device& device, const ParamRegistry& registry, const ParamLayout& lay
     const Bucket& bucket = layout.buckets()[b];
     require(bucket.key.owner == OwnerKind::whole_matrix, "Muon", "steps buckets whose matrices are owned whole");
     momentum_.push_back({b, device.allocate(Category::optimizer, type, {bucket.slice(ranks)})});
-    add_parts(registry, layout.pieces(b, ranks));
+    add_parts(registry, layout.shard_ranges(b, ranks));
   }
   const auto parts = std::ssize(parts_);
   table_memory_ = device.allocate(Category::optimizer, DType::u8, {MuonTable::bytes(parts)});
   matrices_memory_ = device.allocate(Category::optimizer, DType::u8, {NewtonSchulzTable::bytes(parts)});
 }
 
-void Muon::add_parts(const ParamRegistry& registry, const std::vector<Piece>& pieces) {
-  for (const Piece& piece : pieces) {
+void Muon::add_parts(const ParamRegistry& registry, const std::vector<ShardRange>& pieces) {
+  for (const ShardRange& piece : pieces) {
     const ParamSpec& spec = registry[piece.param];
     const bool whole = spec.member.rank() == 2 && piece.count.value == spec.member_elements();
     require(whole, "Muon", "a piece is a whole matrix");

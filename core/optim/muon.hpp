@@ -42,7 +42,7 @@ class Muon final : public Rule {
     std::int64_t begin;
     Shape shape;  ///< [out, in]
   };
-  void add_parts(const ParamRegistry& registry, const std::vector<Piece>& pieces);
+  void add_parts(const ParamRegistry& registry, const std::vector<ShardRange>& pieces);
   void place_tables(Stream& stream, const Clipped& gradients, const Masters& masters);
 
   Device& device_;

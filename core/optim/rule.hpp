@@ -32,7 +32,7 @@ class Rule {
   /// Writes the slots of a fresh run. Orders on `stream`. Local.
   virtual void initialise(Stream& stream) = 0;
 
-  /// Updates this rank's masters of its buckets, and the weights that it claims by gradients.claim_weights(), from
+  /// Updates this rank's masters of its buckets, and the weights that it claims by gradients.weight_shard(), from
   /// clipped gradients, which it may overwrite, and advances its counters. The number of launches does not grow with
   /// the number of parameters, except for matrix products: batched on a GPU, one by one on the host. A step whose
   /// clip() says skip changes nothing. Masters and gradients must keep their addresses from step to step. Orders on

@@ -12,13 +12,13 @@ double learning_rate(const OptimizerConfig& optimizer, std::int64_t steps, std::
   if (s <= optimizer.warmup_steps) return lr * step / warmup;
   const double q = (step - warmup) / (last - warmup);
   switch (optimizer.schedule) {
-    case Schedule::cosine:
+    case RateSchedule::cosine:
       return min + (lr - min) * (1 + std::cos(std::numbers::pi * q)) / 2;
-    case Schedule::linear:
+    case RateSchedule::linear:
       return lr + (min - lr) * q;
-    case Schedule::constant:
+    case RateSchedule::constant:
       return lr;
-    case Schedule::wsd: {
+    case RateSchedule::wsd: {
       const auto decay = static_cast<double>(optimizer.decay_steps), begin = last - decay;
       return step <= begin ? lr : lr + (min - lr) * (step - begin) / decay;
     }

@@ -9,7 +9,7 @@ namespace tessera {
 namespace {
 
 /// Draws the initial values of `piece`; the vocabulary's padding stays zero.
-void start(Stream& stream, const Tensor& shard, const Piece& piece, const ParamSpec& spec, std::uint64_t seed) {
+void start(Stream& stream, const Tensor& shard, const ShardRange& piece, const ParamSpec& spec, std::uint64_t seed) {
   const Tensor values = shard.flat(piece.shard.value, piece.real.value);
   switch (spec.start.kind) {
     case Start::Kind::zero:
@@ -34,7 +34,7 @@ Updated Masters::initialise(Stream& stream, const ParamRegistry& registry, const
                             const Ranks& ranks, std::uint64_t seed) {
   for (BucketId b : shards_.ids()) {
     clear(stream, shards_[b]);
-    for (const Piece& piece : layout.pieces(b, ranks))
+    for (const ShardRange& piece : layout.shard_ranges(b, ranks))
       start(stream, shards_[b], piece, registry[piece.param], seed);
   }
   return Updated(Updated::Weights::current);

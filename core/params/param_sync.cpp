@@ -83,7 +83,7 @@ Accumulating ParamSync::accumulate() {
 }
 
 Forward ParamSync::forward(Stream& stream) {
-  settle(stream);
+  unshard_all(stream);
   end_pass();
   cursor_.begin(schedule_.evaluation);
   return Forward(*this);
@@ -95,10 +95,10 @@ void ParamSync::publish(Stream& stream, Updated&& updated) {
     if (group.staged_in == StagedIn::gradients && group.gradients.state() != GradientState::empty)
       throw StateError(group.id, group.weights.epoch(), name_of(group.gradients.state()), "staged in gradients");
   if (updated.weights() == Updated::Weights::current) invalidate(stream);
-  agree(stream);
+  reduce_amaxes(stream);
   stage(stream, published_);
   release_claims(wires_);  // groups that are staged with their gathers are staged from their masters
-  if (rules_.gather == Overlap::off) settle(stream);
+  if (rules_.gather == Overlap::off) unshard_all(stream);
   if (stream.capturing()) overlaps_.end_capture();
 }
 
@@ -110,13 +110,13 @@ void ParamSync::replayed() {
   overlaps_.replayed();
 }
 
-void ParamSync::settle(Stream& stream) {
+void ParamSync::unshard_all(Stream& stream) {
   for (const Visit& visit : schedule_.resident)
     if (!cursor_.open(visit.pool)) open(stream, visit.pool);
 }
 
 void ParamSync::inspect(Stream& stream, const std::function<void(const Plane&)>& see) {
-  settle(stream);
+  unshard_all(stream);
   end_pass();
   cursor_.begin(schedule_.inspection);
   for (const Visit& visit : schedule_.inspection) {

@@ -44,7 +44,7 @@ class ParamSync final : public WeightSource, private GradientSync {
   void publish(Stream& stream, Updated&& updated);
 
   /// Opens every resident visit, in order. Collective over the world.
-  void settle(Stream& stream);
+  void unshard_all(Stream& stream);
 
   /// Calls see(array) for every stored array of weights, whole: settles, then opens the schedule's inspection, visit by
   /// visit. Collective over the world.
@@ -88,7 +88,7 @@ class ParamSync final : public WeightSource, private GradientSync {
   void close(const Visit& visit);
   void end_pass() override;
   void invalidate(Stream& stream) override;
-  void agree(Stream& stream);
+  void reduce_amaxes(Stream& stream);
   void stage(Stream& stream, std::span<const GroupId> groups);
 
   // Gradients.
@@ -115,7 +115,7 @@ class ParamSync final : public WeightSource, private GradientSync {
   IndexedBy<PoolId, std::vector<WeightSlot>> slots_;
   PassCursor cursor_;                ///< resident pools: since the last publication; transient ones: the pass under way
   std::vector<GroupId> published_;   ///< groups that are staged at a publication
-  std::vector<Exchange> agreement_;  ///< memory of agree(), kept so that a step allocates nothing
+  std::vector<Exchange> agreement_;  ///< memory of reduce_amaxes(), kept so that a step allocates nothing
   Observer observer_;
   OverlapCounts overlaps_;
   Rounds rounds_;

@@ -43,7 +43,7 @@ Gradient ParamSync::slot(ParamId param) {
     claim_gradients(device_.compute(), group);
     group.gradients.to(GradientState::accumulating);
   }
-  const Placement& place = layout_.place(param);
+  const Placement& place = layout_.placement(param);
   const ParamSpec& spec = registry_[param];
   const float beta = rounds_.written(param) ? 1.0f : 0.0f;
   return {gradients(place.bucket).flat(place.offset.value, spec.member_elements()).view(spec.member), beta,

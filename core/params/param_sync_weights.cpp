@@ -9,7 +9,7 @@ namespace tessera {
 
 Use ParamSync::operand(Stream& stream, ParamId param, Side side) {
   ParamGroup& group = group_of(param);
-  const BucketId id = layout_.place(param).bucket;
+  const BucketId id = layout_.placement(param).bucket;
   const ParamBucket& own = *buckets_[id];
   const Sides needed = payload_of(layout_.buckets()[id].key.format, own.travel, side);
   const Visit* now = cursor_.open(group.pool);
@@ -96,8 +96,8 @@ void ParamSync::finish_gather(Stream& stream, const Visit& visit) {
     slot.gather.wait(stream);
   }
   slot.machine.to(SlotState::gathered, visit.group);
-  const Held held{visit.slot, visit.sides};
-  for (const std::unique_ptr<Wire>& wire : wires_) wire->consume(stream, visit.group, held);
+  const Gathered held{visit.slot, visit.sides};
+  for (const std::unique_ptr<Wire>& wire : wires_) wire->post_process(stream, visit.group, held);
   slot.machine.to(SlotState::ready, visit.group);
   if (observer_)
     tessera::visit_planes(layout_, groups_[visit.group], held, [&](const Plane& plane) { observer_(stream, plane); });
@@ -148,12 +148,12 @@ void ParamSync::invalidate(Stream& stream) {
 }
 
 /// Agrees on amaxes: one all-reduce over each process group with formats that need it.
-void ParamSync::agree(Stream& stream) {
-  for (const std::unique_ptr<Wire>& wire : wires_) wire->measure(stream);
+void ParamSync::reduce_amaxes(Stream& stream) {
+  for (const std::unique_ptr<Wire>& wire : wires_) wire->measure_amaxes(stream);
   for (ProcessGroup processes : schedule_.amaxes) {
     agreement_.clear();
     for (const std::unique_ptr<Wire>& wire : wires_)
-      for (const Tensor& amaxes : wire->agreed(processes)) agreement_.push_back({{}, amaxes, {}, {}});
+      for (const Tensor& amaxes : wire->amaxes(processes)) agreement_.push_back({{}, amaxes, {}, {}});
     mesh_.of(processes).submit(stream, {Collective::all_reduce_max, agreement_, -1, "amaxes"}).wait(stream);
   }
 }

@@ -23,7 +23,7 @@ void PendingReductions::start(Stream& stream, const Reduction& reduction, const 
 void PendingReductions::finish_oldest(Stream& stream) {
   Stream& copies = device_.copies();
   const Region region(copies, RegionName::reduce);
-  Flight& oldest = flights_[oldest_];
+  PendingReduction& oldest = flights_[oldest_];
   if (stream.launches() > oldest.launches_before) ++counts_.now.reductions;
   oldest.pending.wait(copies);
   add_up(copies, oldest, oldest.group->reduction[oldest_]);
@@ -44,12 +44,12 @@ void PendingReductions::add_up_alone(Stream& stream, const Reduction& reduction,
 
 /// Sums a group's shards in rank order, and assigns them or adds them to the running sum. `received` is empty for one
 /// rank.
-void PendingReductions::add_up(Stream& stream, const Flight& flight, std::span<const Exchange> received) {
+void PendingReductions::add_up(Stream& stream, const PendingReduction& flight, std::span<const Exchange> received) {
   for (std::size_t i = 0; i < flight.group->buckets.size(); ++i) {
     const ParamBucket& own = flight.group->buckets[i];
     const Tensor mine = layout_.buckets()[own.id].slice(own.gradients, mesh_.ranks());
     const Tensor others = received.empty() ? mine.flat(0, 0).view({0, mine.elements()}) : received[i].receive;
-    const RankParts parts{mine, others, flight.group->rank.rank, flight.reduction->idle};
+    const SumTerms parts{mine, others, flight.group->rank.rank, flight.reduction->idle};
     (flight.reduction->sum == SumInto::add ? add_in_order : sum_in_order)(stream, own.gradient_shard, parts);
   }
 }

@@ -47,17 +47,17 @@ class PendingReductions {
   void drop(Stream& stream);
 
  private:
-  struct Flight {
+  struct PendingReduction {
     const Reduction* reduction = nullptr;
     const ParamGroup* group = nullptr;
     Pending pending;
     std::int64_t launches_before = 0;
   };
 
-  Flight& flight(std::size_t i) { return flights_[(oldest_ + i) % receive_slots]; }
+  PendingReduction& flight(std::size_t i) { return flights_[(oldest_ + i) % receive_slots]; }
   void finish_oldest(Stream& stream);
   void add_up_alone(Stream& stream, const Reduction& reduction, const ParamGroup& group);
-  void add_up(Stream& stream, const Flight& flight, std::span<const Exchange> received);
+  void add_up(Stream& stream, const PendingReduction& flight, std::span<const Exchange> received);
   void restart();
 
   Device& device_;
@@ -65,7 +65,7 @@ class PendingReductions {
   Mesh& mesh_;
   Overlap overlap_;
   OverlapCounts& counts_;
-  std::array<Flight, receive_slots> flights_;
+  std::array<PendingReduction, receive_slots> flights_;
   std::size_t oldest_ = 0, in_flight_ = 0;
   std::vector<Event> sent_;  ///< by gradient slot: behind the last sum of its gradients, when it is free again
   Event summed_;             ///< behind the last local sum of the step

@@ -13,7 +13,7 @@ formats::Matrix matrix_of(const ParamSpec& spec) {
 
 /// Makes an array whose members lie at the bucket's offsets, converted to entries by `entries(elements)`.
 template <class F>
-StoredArray at_offsets(const ArrayPlaces& places, PlaneKind kind, DType type, const Bucket& bucket, const F& entries) {
+StoredArray at_offsets(const ArrayMemory& places, PlaneKind kind, DType type, const Bucket& bucket, const F& entries) {
   StoredArray array{places(kind, type, {entries(bucket.size)}), {}};
   for (const Placement& p : bucket.members) array.members.push_back({entries(p.offset), entries(p.size)});
   return array;
@@ -71,7 +71,7 @@ std::string reason_of(const WeightFormat& format, Travel travel) {
   return "";
 }
 
-Planes::Planes(const ParamRegistry& registry, const Bucket& bucket, Travel travel, const ArrayPlaces& places) {
+Planes::Planes(const ParamRegistry& registry, const Bucket& bucket, Travel travel, const ArrayMemory& places) {
   const auto array = [this](PlaneKind kind) -> StoredArray& { return arrays_[static_cast<std::size_t>(kind)]; };
   if (travel == Travel::plain) {
     array(PlaneKind::rowwise) = at_offsets(places, PlaneKind::rowwise, bucket.key.format.plain, bucket,

@@ -80,14 +80,14 @@ struct StoredArray {
 };
 
 /// Returns memory for an array of weights, or an empty tensor: then the array is left out.
-using ArrayPlaces = std::function<Tensor(PlaneKind kind, DType type, const Shape& shape)>;
+using ArrayMemory = std::function<Tensor(PlaneKind kind, DType type, const Shape& shape)>;
 
 /// The stored arrays of one bucket's weights, whole on every rank. Data lie at the bucket's offsets, gaps and padding
 /// included; scales and amaxes are packed member after member.
 class Planes {
  public:
   /// Arrays in the memory that `places` gives.
-  Planes(const ParamRegistry& registry, const Bucket& bucket, Travel travel, const ArrayPlaces& places);
+  Planes(const ParamRegistry& registry, const Bucket& bucket, Travel travel, const ArrayMemory& places);
   /// Arrays in memory of their own. Codes begin as zeros, which stay in gaps. Allocates. Local.
   static Planes allocated(Device& device, const ParamRegistry& registry, const Bucket& bucket, Travel travel);
 

@@ -186,7 +186,7 @@ void place_staging(Device& device, const ParamLayout& layout, IndexedBy<GroupId,
   }
 }
 
-void visit_planes(const ParamLayout& layout, const ParamGroup& group, const Held& held,
+void visit_planes(const ParamLayout& layout, const ParamGroup& group, const Gathered& held,
                   const std::function<void(const Plane&)>& see) {
   for (const ParamBucket& own : group.buckets)
     own.places[static_cast<std::size_t>(held.place)].visit([&](PlaneKind kind, const StoredArray& array) {

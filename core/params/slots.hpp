@@ -74,7 +74,7 @@ void place_gradients(Device& device, const ParamLayout& layout, IndexedBy<GroupI
 void place_reductions(Device& device, const ParamLayout& layout, IndexedBy<GroupId, ParamGroup>& groups);
 
 /// Calls see(array) for every stored array of a group that is valid while `held` is Ready.
-void visit_planes(const ParamLayout& layout, const ParamGroup& group, const Held& held,
+void visit_planes(const ParamLayout& layout, const ParamGroup& group, const Gathered& held,
                   const std::function<void(const Plane&)>& see);
 
 /// Has staging take every shard again, those too that an update had claimed.

@@ -52,7 +52,7 @@ Clipped Reduced::clipped(Stream& stream, const ClipResult* clip) && {
 }
 
 Tensor Clipped::shard(BucketId bucket) const { return held().shard(bucket); }
-Tensor Clipped::claim_weights(BucketId bucket) const { return held().claim(bucket); }
+Tensor Clipped::weight_shard(BucketId bucket) const { return held().claim(bucket); }
 Updated Clipped::updated() && {
   spend().drop();
   return Updated(Updated::Weights::outdated);

@@ -23,7 +23,7 @@ class GradientSync {
   virtual const Tensor& shard(BucketId bucket) const = 0;
   /// Brings every group's weights to Stale. Throws StateError while an operand is in use. Collective over the world.
   virtual void invalidate(Stream& stream) = 0;
-  /// See Clipped::claim_weights.
+  /// See Clipped::weight_shard.
   virtual Tensor claim(BucketId bucket) = 0;
   /// Brings every group's gradients to Empty, whatever was written. Finishes reductions in flight. Local.
   virtual void drop() = 0;
@@ -68,7 +68,7 @@ class [[nodiscard]] Updated {
  public:
   enum class Weights : std::uint8_t {
     current,   ///< publication outdates them, and makes all of them
-    outdated,  ///< and some may have been written by the update: Clipped::claim_weights()
+    outdated,  ///< and some may have been written by the update: Clipped::weight_shard()
   };
   Updated(Updated&&) noexcept = default;
   Weights weights() const { return weights_; }
@@ -91,7 +91,7 @@ class [[nodiscard]] Clipped : public Token {
   /// Claims this rank's slice of a bucket's weights, bf16, for the update, which has to write there, with every master,
   /// the master rounded to nearest even; publication then reads no master of this bucket. Empty, and nothing claimed,
   /// where weights travel in another form. Local.
-  Tensor claim_weights(BucketId bucket) const;
+  Tensor weight_shard(BucketId bucket) const;
   /// To be called when the optimizer has stepped: empties the gradients.
   Updated updated() &&;
 

@@ -59,7 +59,7 @@ void add_run(std::span<const Need> run, std::vector<Visit>& visits) {
 }  // namespace
 
 Sides payload_of(const Access& access, const ParamLayout& layout, const WeightRules& rules) {
-  const WeightFormat& format = layout.buckets()[layout.place(access.param).bucket].key.format;
+  const WeightFormat& format = layout.buckets()[layout.placement(access.param).bucket].key.format;
   return payload_of(format, travel_of(format, rules), access.side);
 }
 

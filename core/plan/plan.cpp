@@ -147,11 +147,11 @@ void measure(RunPlan& plan) {
   mesh.wrap([&](std::unique_ptr<Communicator> one) { return recording(std::move(one), records); });
   Engine engine(device, plan, mesh);
   engine.initialise();
-  engine.sync().settle(engine.stream());
+  engine.sync().unshard_all(engine.stream());
   records.clear();
   engine.step({{}, {}, plan.sizes.local()}, {});  // no tokens: a dry stream reads none
   allocate_for_debug(device, plan, plan.config.debug);
-  engine.sync().settle(engine.stream());
+  engine.sync().unshard_all(engine.stream());
   plan.sizes.workspaces = engine.stream().workspaces();  // includes those of run_dry()
   add_memory(plan, device);
   for (const Record& record : records) add_cost(plan.collectives, record);

@@ -45,11 +45,11 @@ RuleCounter RuleCounter::with_bits(std::uint64_t bits) const {
 void StateDict::add(const StateSlot& slot, const ParamRegistry& registry, const ParamLayout& layout,
                     const Ranks& ranks) {
   const auto covered = [&](ParamId param) {
-    return std::ranges::find(slot.slices, layout.place(param).bucket, &BucketSlice::bucket) != slot.slices.end();
+    return std::ranges::find(slot.slices, layout.placement(param).bucket, &BucketSlice::bucket) != slot.slices.end();
   };
   const IndexedBy<ParamId, std::size_t> tensor_of = add_names(tensors, slot.name, slot.type(), registry, covered);
   for (const BucketSlice& slice : slot.slices)
-    for (const Piece& piece : layout.pieces(slice.bucket, ranks))
+    for (const ShardRange& piece : layout.shard_ranges(slice.bucket, ranks))
       if (piece.real.value > 0)  // else the piece is vocabulary padding
         tensors[tensor_of[piece.param]].ranges.push_back(
             {piece.canonical.value, slice.values.flat(piece.shard.value, piece.real.value)});

@@ -30,7 +30,7 @@ void Decoder::initialise(const std::function<void(StateDict&)>& fill) {
   state.digests = digests_;
   fill(state);
   sync_.publish(stream_, std::move(start));
-  sync_.settle(stream_);
+  sync_.unshard_all(stream_);
 }
 
 std::vector<float> Decoder::extend(std::span<const std::int32_t> ids) {

@@ -19,7 +19,7 @@ void add_digests(Stream& stream, std::uint64_t* sums, const StepPlan& plan,
                  const std::function<Tensor(BucketId)>& shard) {
   const std::vector<int> dataset_of = dataset_of_params(plan.registry);
   for (BucketId b : plan.layout.buckets().ids())
-    for (const Piece& piece : plan.layout.pieces(b, plan.ranks))
+    for (const ShardRange& piece : plan.layout.shard_ranges(b, plan.ranks))
       digest(stream, sums + dataset_of[static_cast<std::size_t>(piece.param.value)],
              shard(b).flat(piece.shard.value, piece.real.value), static_cast<std::uint64_t>(piece.canonical.value));
 }

@@ -23,7 +23,7 @@ constexpr std::size_t largest_deck = std::size_t{1} << 20;
 std::string_view name_in_section(std::string_view key) { return key.substr(key.rfind('.') + 1); }
 
 /// The section that holds a key, made where the deck lacks it; null where something else stands on its way.
-Node* section_for(Node& root, std::string_view key, const Place& place) {
+Node* section_for(Node& root, std::string_view key, const DeckPosition& place) {
   Node* map = &root;
   for (std::size_t dot; (dot = key.find('.')) != std::string_view::npos; key.remove_prefix(dot + 1)) {
     if (map->kind != Node::Kind::map) return nullptr;
@@ -43,7 +43,7 @@ Node* section_for(Node& root, std::string_view key, const Place& place) {
 void put(Node& root, std::string_view key, Node value) {
   Node* const section = section_for(root, key, value.place);
   if (!section) return;
-  const Place place = value.place;
+  const DeckPosition place = value.place;
   if (Node* const given = section->find(name_in_section(key))) *given = std::move(value);
   else section->entries.push_back({std::string(name_in_section(key)), place, std::move(value)});
 }
@@ -51,7 +51,7 @@ void put(Node& root, std::string_view key, Node value) {
 /// Writes one --set into the deck's tree, in place of the deck's own value.
 void apply(Node& root, const Override& asked, Complaints& complaints) {
   const std::string argument = "--set " + asked.key + "=" + asked.value;
-  const Place place{0, 0, argument};
+  const DeckPosition place{0, 0, argument};
   const KeyDoc* const doc = find_key(asked.key);
   if (!doc || doc->kind == KeyDoc::Kind::section) {
     complaints.push_back({place, asked.key + ": " + (doc ? "is a section, set one of its keys"

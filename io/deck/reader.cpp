@@ -8,18 +8,18 @@
 
 namespace tessera {
 
-std::string Reading::where(const Place& place) const {
+std::string Reading::where(const DeckPosition& place) const {
   if (!place.argument.empty()) return place.argument;
   const std::string& file = place.base.empty() ? provenance.file : place.base;
   return file + ":" + std::to_string(place.line) + ":" + std::to_string(place.column);
 }
 
-void Reading::fail(const Place& place, const std::string& path, const std::string& text) {
+void Reading::fail(const DeckPosition& place, const std::string& path, const std::string& text) {
   failed.insert(path);
   complaints.push_back({place, path + ": " + text});
 }
 
-void Reading::miss(const Place& place, const std::string& path, const std::string& wanted) {
+void Reading::miss(const DeckPosition& place, const std::string& path, const std::string& wanted) {
   if (complete) return fail(place, path, "missing: " + wanted);
   failed.insert(path);
 }
@@ -69,7 +69,7 @@ void DeckReader::leave() {
   const Map map = std::move(maps_.back());
   maps_.pop_back();
   if (!map.node) return;
-  std::map<std::string_view, const Place*> seen;
+  std::map<std::string_view, const DeckPosition*> seen;
   for (const Node::Entry& entry : map.node->entries) {
     const std::string path = map.prefix + key_shown(entry.name, is_word(entry.name));
     const auto [first, is_new] = seen.emplace(entry.name, &entry.place);

@@ -23,9 +23,9 @@ struct Reading {
   std::set<std::string, std::less<>> failed;  ///< keys and sections without a usable value
   bool complete = true;  ///< whether every base was read; if not, a missing key is no complaint: the base may give it
 
-  std::string where(const Place& place) const;
-  void fail(const Place& place, const std::string& path, const std::string& text);
-  void miss(const Place& place, const std::string& path, const std::string& wanted);
+  std::string where(const DeckPosition& place) const;
+  void fail(const DeckPosition& place, const std::string& path, const std::string& text);
+  void miss(const DeckPosition& place, const std::string& path, const std::string& wanted);
   bool failed_within(const std::string& path) const;
 };
 
@@ -64,7 +64,7 @@ class DeckReader : public ConfigVisitor<DeckReader> {
 
  private:
   struct Map {
-    Place place;
+    DeckPosition place;
     Node* node;
     std::string prefix;
     std::set<std::string, std::less<>> known;
@@ -84,7 +84,7 @@ class DeckReader : public ConfigVisitor<DeckReader> {
     if (const Retired* const old = find_retired(path, node.text); old && !wrong.empty()) wrong = refusal_of(*old);
     if (!wrong.empty()) return reading_.fail(node.place, path, wrong);
     member = std::move(value);
-    const Place& place = node.place;
+    const DeckPosition& place = node.place;
     const Source source = !place.argument.empty() ? Source::override : place.base.empty() ? Source::deck : Source::base;
     reading_.provenance.origins[path] = {source, reading_.where(place), place.base};
   }

@@ -27,7 +27,7 @@ struct Stop {
 };
 
 // yaml-cpp counts lines and columns from 0; a null mark has -1.
-Place place_of(const YAML::Mark& mark) {
+DeckPosition place_of(const YAML::Mark& mark) {
   if (mark.is_null()) return {1, 1, ""};
   return {mark.line + 1, mark.column + 1, ""};
 }
@@ -132,12 +132,12 @@ class Builder : public YAML::EventHandler {
 };
 
 void refuse_binary(const std::string& text) {
-  Place place{1, 1, ""};
+  DeckPosition place{1, 1, ""};
   for (std::size_t i = 0; i < text.size();) {
     const std::size_t length = character_at(text, i);
     if (length == 0)
       throw Stop{{place, fmt::format("not text: byte 0x{:02x} is no UTF-8 here", static_cast<unsigned char>(text[i]))}};
-    place = text[i] == '\n' ? Place{place.line + 1, 1, ""} : Place{place.line, place.column + 1, ""};
+    place = text[i] == '\n' ? DeckPosition{place.line + 1, 1, ""} : DeckPosition{place.line, place.column + 1, ""};
     i += length;
   }
 }
@@ -168,7 +168,7 @@ template <class Make> Node guarded(Complaints& complaints, const Make& make) {
   return broken;
 }
 
-void move_to(Node& node, const Place& place) {
+void move_to(Node& node, const DeckPosition& place) {
   node.place = place;
   for (Node& item : node.items) move_to(item, place);
   for (Node::Entry& entry : node.entries) {
@@ -184,7 +184,7 @@ Node parse_yaml(const std::string& text, Complaints& complaints) {
 }
 
 Node parse_argument(const std::string& argument, const std::string& value, Complaints& complaints) {
-  const Place place{0, 0, argument};
+  const DeckPosition place{0, 0, argument};
   Complaints inside;
   Node node = guarded(inside, [&] {
     if (!value.empty() && std::string_view("[{\"'").find(value.front()) != std::string_view::npos)

@@ -6,7 +6,7 @@
 namespace tessera {
 
 /// Place of a value: line and column (from 1) in the deck or in a base, or the `--set` argument that gave it.
-struct Place {
+struct DeckPosition {
   int line = 0;
   int column = 0;
   std::string argument = {};  ///< "--set optimizer.lr=3e-4"; empty: in a file
@@ -15,7 +15,7 @@ struct Place {
 
 /// One thing wrong with a deck.
 struct Complaint {
-  Place place;
+  DeckPosition place;
   std::string text;
 };
 using Complaints = std::vector<Complaint>;
@@ -29,7 +29,7 @@ struct Node {
   Kind kind = Kind::null;
   Style style = Style::plain;
   std::string text;  ///< of a scalar
-  Place place;
+  DeckPosition place;
   std::vector<Node> items;      ///< of a list
   std::vector<Entry> entries;   ///< of a map, in the order of the file, with duplicates
 
@@ -37,7 +37,7 @@ struct Node {
 };
 struct Node::Entry {
   std::string name;
-  Place place;
+  DeckPosition place;
   Node value;
 };
 

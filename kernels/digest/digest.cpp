@@ -26,13 +26,13 @@ TESSERA_FN constexpr std::uint64_t bits_of(T x) {
 
 // A walk over `rows` rows of `columns` elements, `stride` apart, that stops at element `end`. The element in row r and
 // column v counts as position first + r columns + v.
-struct Walk {
+struct ElementWalk {
   std::int64_t rows, columns, stride, end;
   std::uint64_t first;
 };
 
 template <class T>
-void digest_as(Stream& stream, std::uint64_t* sum, const Tensor& data, const Walk& walk) {
+void digest_as(Stream& stream, std::uint64_t* sum, const Tensor& data, const ElementWalk& walk) {
   const auto x = view_of<T>(data);
   launch_rows(
       stream, "digest", walk.rows, KOKKOS_LAMBDA(const Row& row, std::int64_t r) {
@@ -46,7 +46,7 @@ void digest_as(Stream& stream, std::uint64_t* sum, const Tensor& data, const Wal
       });
 }
 
-void dispatch_digest(Stream& stream, std::uint64_t* sum, const Tensor& data, const Walk& walk) {
+void dispatch_digest(Stream& stream, std::uint64_t* sum, const Tensor& data, const ElementWalk& walk) {
   switch (data.type) {
     case DType::f64:
       return digest_as<double>(stream, sum, data, walk);

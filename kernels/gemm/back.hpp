@@ -9,7 +9,7 @@ namespace tessera::gemm {
 /// Computes a product whose places have been checked and which has rows to multiply (experts' weight gradients may have
 /// none). On a dry stream it only notes what will be needed (Stream::workspace, LibraryChoices). Returns false, with
 /// nothing done, if the back end cannot fuse the epilogue: gelu, bias_gelu and dgelu only.
-bool multiply(Stream& stream, const Product& product, const Places& places);
+bool multiply(Stream& stream, const Product& product, const Addresses& places);
 
 /// db = beta db + column sums of dy, which has rows.
 void bias_gradient(Stream& stream, const Gradient& db, const Tensor& dy);

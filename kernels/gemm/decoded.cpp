@@ -90,7 +90,7 @@ void write_alphas(Stream& stream, const Tensor& out, const Codes& a, const Exper
 
 }  // namespace
 
-Tensor alphas_of(Stream& stream, const Product& product, const Places& at) {
+Tensor alphas_of(Stream& stream, const Product& product, const Addresses& at) {
   const std::int64_t members = at.b.count == 1 ? at.b.list[0].members : at.b.count;
   const std::int64_t alphas = product.form == Form::weight_gradient ? 1 : members;
   const std::int64_t bytes = (alphas + 2) * size_of(DType::f32);
@@ -99,7 +99,7 @@ Tensor alphas_of(Stream& stream, const Product& product, const Places& at) {
   return alpha;
 }
 
-Decoded::Decoded(Stream& stream, const Product& product, const Places& at) : product_(product), places_(at) {
+Decoded::Decoded(Stream& stream, const Product& product, const Addresses& at) : product_(product), places_(at) {
   product_.a = product_.b = std::nullopt;
   if (product.a) places_.a = values_of(stream, at.a, "decoded factor");
   if (!product.b) return;

@@ -196,7 +196,7 @@ unsigned grid_of(std::int64_t rows, std::int64_t experts, int m, std::int64_t n,
 }
 
 template <class T, Stored weight>
-void rows_times(Stream& stream, const Product& product, const Places& at) {
+void rows_times(Stream& stream, const Product& product, const Addresses& at) {
   const Tensor &x = at.a.data, &y = at.c.list[0].sum;
   const std::int64_t experts = product.experts, rows = product.m, n = product.n, k = product.k;
   const RowsTimes<T> p{y.as<T>(),
@@ -215,7 +215,7 @@ void rows_times(Stream& stream, const Product& product, const Places& at) {
 }
 
 template <class T>
-void sum_of_rows(Stream& stream, const Product& product, const Places& at) {
+void sum_of_rows(Stream& stream, const Product& product, const Addresses& at) {
   const Tensor &dy = at.a.data, &x = at.b.list[0].data;
   const std::int64_t n = product.m, k = product.n;
   const SumOfRows<T> p{pointers_of<Accumulator<T>>(at.c),
@@ -237,7 +237,7 @@ void sum_of_rows(Stream& stream, const Product& product, const Places& at) {
 
 }  // namespace
 
-void multiply_experts(Stream& stream, const Product& product, const Places& at) {
+void multiply_experts(Stream& stream, const Product& product, const Addresses& at) {
 #ifdef TESSERA_HOPPER
   if (product.a)
     return (product.scaled ? multiply_grouped_tensors : multiply_grouped_blocks)(stream, product, at);

@@ -55,7 +55,7 @@ using GeluFusion = std::conditional_t<
 
 /// Sets the addresses that the epilogue reads and writes: aux and, in forward, the bias.
 template <bool forward, class Arguments, class Rows>
-void place_gelu(Arguments& fusion, const Places& at, const Rows& rows) {
+void place_gelu(Arguments& fusion, const Addresses& at, const Rows& rows) {
   fusion.aux_ptr = static_cast<cutlass::bfloat16_t*>(at.aux.data);
   fusion.dAux = rows;
   if constexpr (forward) fusion.bias_ptr = static_cast<cutlass::bfloat16_t*>(at.bias.data);

@@ -42,7 +42,7 @@ struct WithGelu {
 };
 
 template <Form form>
-void run(cudaStream_t stream, const Product& p, const Places& at) {
+void run(cudaStream_t stream, const Product& p, const Addresses& at) {
   using G = WithGelu<form>;
   using Kernel = typename G::Kernel;
   const auto value = [](const Tensor& t) { return static_cast<Value*>(t.data); };
@@ -59,7 +59,7 @@ void run(cudaStream_t stream, const Product& p, const Places& at) {
 
 }  // namespace
 
-void multiply_gelu(Stream& stream, const Product& product, const Places& at) {
+void multiply_gelu(Stream& stream, const Product& product, const Addresses& at) {
   if (stream.dry()) return;
   auto* const queue = static_cast<cudaStream_t>(stream.native());
   if (product.form == Form::forward)

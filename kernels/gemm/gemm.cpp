@@ -13,7 +13,7 @@ namespace {
 
 using gemm::Epilogue;
 using gemm::Form;
-using gemm::Places;
+using gemm::Addresses;
 using gemm::Product;
 
 void check_real(const Tensor& t, const char* kernel) {
@@ -61,7 +61,7 @@ void check_result(const Gradient& c, const Product& p, const char* kernel) {
   require(c.sum.rows() == p.m && c.sum.columns() == p.n, kernel, "the result does not fit the operands");
 }
 
-void check_epilogue(const Product& p, const Places& at, const char* kernel) {
+void check_epilogue(const Product& p, const Addresses& at, const char* kernel) {
   require(!p.biased() || (at.bias.type == p.type && at.bias.elements() == p.n), kernel, "bias is [out]");
   if (p.epilogue == Epilogue::none || p.epilogue == Epilogue::bias) return;
   check_real(at.aux, kernel);
@@ -81,7 +81,7 @@ std::int64_t experts_of(const Tensor& offsets, const Members<T>& members, const 
 }
 
 // Checks which copy of each factor a form multiplies: the one whose blocks run along the summed dimension.
-void check_codes(const Product& p, const Places& at, const char* kernel) {
+void check_codes(const Product& p, const Addresses& at, const char* kernel) {
   const Side of_a = p.form == Form::weight_gradient ? Side::columnwise : Side::rowwise;
   const Side of_b = p.form == Form::forward ? Side::rowwise : Side::columnwise;
   const auto fits = [&](const Operand& factor, std::optional<FormatId> format, Side side) {
@@ -93,7 +93,7 @@ void check_codes(const Product& p, const Places& at, const char* kernel) {
   for (int e = 0; e < at.b.count; ++e) fits(at.b.list[e], p.b, of_b);
 }
 
-void check(const Product& p, const Places& at, const char* kernel) {
+void check(const Product& p, const Addresses& at, const char* kernel) {
   check_codes(p, at, kernel);
   const bool summed_over_rows = p.form == Form::weight_gradient;
   require(at.b.count <= most_discrete_experts() && at.c.count <= most_discrete_experts(), kernel,
@@ -119,7 +119,7 @@ bool leaves_alpha(const Product& p, gemm::Route route) {
 
 // Multiplies by the back end; codes that no unit multiplies are decoded first. Returns false for a scaled product with
 // an activation: one product cannot have both.
-bool multiplied(Stream& stream, Product p, Places at) {
+bool multiplied(Stream& stream, Product p, Addresses at) {
   if (!p.a) return gemm::multiply(stream, p, at);
   const gemm::Route route = gemm::route_of(p);
   p.scaled = leaves_alpha(p, route);
@@ -136,7 +136,7 @@ bool multiplied(Stream& stream, Product p, Places at) {
 }
 
 // Multiplies if the back end has the product's epilogue; returns false, with nothing done, otherwise.
-bool multiply(Stream& stream, const Product& p, const Places& at, const char* kernel) {
+bool multiply(Stream& stream, const Product& p, const Addresses& at, const char* kernel) {
   check(p, at, kernel);
   if (p.m > 0 && (p.k > 0 || p.experts > 0)) {
     if (!multiplied(stream, p, at)) return false;

@@ -12,7 +12,7 @@
 namespace tessera::gemm {
 namespace {
 
-LtPlaces places_of(const Product& product, const Places& at) {
+LtPlaces places_of(const Product& product, const Addresses& at) {
   LtPlaces places{at.a.data.data, at.b.list[0].data.data, at.c.list[0].sum.data, at.bias.data, at.aux.data};
   if (product.a) {
     places.scales_a = at.a.codes->scales.as<float>();  // none where a tensor's scale is the only one
@@ -32,7 +32,7 @@ Product as_codes_lie(Product p) {
   return p;
 }
 
-bool run(Stream& stream, const Product& product, const Places& at) {
+bool run(Stream& stream, const Product& product, const Addresses& at) {
   LibraryChoices& choices = stream.library<LibraryChoices>();
   void* const workspace = stream.workspace("cuBLASLt", LtPlans::workspace_bytes);
   const LtPlaces places = places_of(product, at);
@@ -42,19 +42,19 @@ bool run(Stream& stream, const Product& product, const Places& at) {
   return true;
 }
 
-void run_always(Stream& stream, const Product& product, const Places& at) {
+void run_always(Stream& stream, const Product& product, const Addresses& at) {
   if (!run(stream, product, at)) refuse("cuBLASLt", "has no such product");
 }
 
 /// Whether the sides and places suit cuBLASLt's epilogues. Its kernels for odd sizes round a bf16 sum before the
 /// epilogue adds to it.
-bool regular(const Product& p, const Places& at) {
+bool regular(const Product& p, const Addresses& at) {
   return p.n % 8 == 0 && p.k % 8 == 0 && columns::aligned(at.a.data) && columns::aligned(at.c.list[0].sum);
 }
 
 /// Fused gelu: by CUTLASS if this build has it for the GPU at hand, since cuBLASLt's own gelu makes a product a third
 /// slower, and is good to bf16's digits only.
-bool run_gelu(Stream& stream, const Product& p, const Places& at) {
+bool run_gelu(Stream& stream, const Product& p, const Addresses& at) {
   if (p.a || p.type != DType::bf16 || !regular(p, at)) return false;  // of codes: the quantizer computes the gelu
 #ifdef TESSERA_HOPPER
   if (processor() == 90 && columns::aligned(at.b.list[0].data) && columns::aligned(at.aux) &&
@@ -77,7 +77,7 @@ void broadcast(Stream& stream, const Tensor& y, const Tensor& bias) {
       stream, "broadcast_bias", y.elements(), KOKKOS_LAMBDA(std::int64_t i) { out[i] = b[i % columns]; });
 }
 
-void run_biased(Stream& stream, Product p, Places at) {
+void run_biased(Stream& stream, Product p, Addresses at) {
   if (regular(p, at) && run(stream, p, at)) return;
   const Tensor& y = at.c.list[0].sum;
   dispatch_real(y.type, "linear_forward", [&]<class T>() { broadcast<T>(stream, y, at.bias); });
@@ -131,7 +131,7 @@ LibraryChoices::Words choose(Stream& stream, const LibraryChoices::Words& work,
   return stream.library<LtPlans>().choose(work, preferred);
 }
 
-bool multiply(Stream& stream, const Product& described, const Places& at) {
+bool multiply(Stream& stream, const Product& described, const Addresses& at) {
   if (described.experts > 0) {
     multiply_experts(stream, described, at);
     return true;

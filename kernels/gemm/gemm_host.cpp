@@ -279,7 +279,7 @@ Range rows_of(const Tensor& offsets, std::int64_t expert, std::int64_t rows) {
 }
 
 // c = a b for each expert's rows.
-void experts_times(Stream& stream, const Product& product, const Places& at) {
+void experts_times(Stream& stream, const Product& product, const Addresses& at) {
   Plans& plans = stream.library<Plans>();
   Product whole = library_part(product);
   whole.m = row_chunks(product.type)[0];
@@ -320,7 +320,7 @@ std::span<const Piece> row_pieces(Plans& plans, const Tensor& dy, const Tensor& 
 }
 
 // c = beta c + a^T b over the rows of each expert.
-void sum_over_experts_rows(Stream& stream, const Product& product, const Places& at) {
+void sum_over_experts_rows(Stream& stream, const Product& product, const Addresses& at) {
   Plans& plans = stream.library<Plans>();
   const bool fused = product.epilogue != Epilogue::rounded;
   Product whole = library_part(product);
@@ -349,7 +349,7 @@ void sum_over_experts_rows(Stream& stream, const Product& product, const Places&
   }
 }
 
-void one_product(Stream& stream, const Product& product, const Places& at) {
+void one_product(Stream& stream, const Product& product, const Addresses& at) {
   const Product whole = library_part(product);
   const Tensor& c = at.c.list[0].sum;
   const auto pieces = even_pieces(stream.library<Plans>(), whole, at.a.data.data, at.b.list[0].data.data);
@@ -392,7 +392,7 @@ void sum_rows(Stream& stream, const Gradient& db, const Tensor& dy) {
 }  // namespace
 
 // Returns false for dgelu: the host's libraries have no product with gelu's gradient.
-bool multiply(Stream& stream, const Product& product, const Places& at) {
+bool multiply(Stream& stream, const Product& product, const Addresses& at) {
   if (product.epilogue == Epilogue::dgelu) return false;
   if (product.experts == 0)
     one_product(stream, product, at);

@@ -173,7 +173,7 @@ OfRows of_rows(const Operand& factor, std::int64_t line) {
 }
 
 template <bool sums>
-Problem<sums> problem_of(const Product& product, const Places& at) {
+Problem<sums> problem_of(const Product& product, const Addresses& at) {
   Problem<sums> p{};
   p.a = of_rows(at.a, product.k);
   if constexpr (sums) {
@@ -193,7 +193,7 @@ Problem<sums> problem_of(const Product& product, const Places& at) {
 }
 
 template <bool sums>
-void run(Stream& stream, const Product& product, const Places& at) {
+void run(Stream& stream, const Product& product, const Addresses& at) {
   using G = Grouped<sums>;
   std::byte* const memory =
       stream.workspace("grouped products", hopper::descriptor_room + Table<sums>::bytes(product.experts));
@@ -218,7 +218,7 @@ void run(Stream& stream, const Product& product, const Places& at) {
 
 }  // namespace
 
-void multiply_grouped_blocks(Stream& stream, const Product& product, const Places& at) {
+void multiply_grouped_blocks(Stream& stream, const Product& product, const Addresses& at) {
   const auto data = [](const Operand& o) { return o.data; };
   const auto sum = [](const Gradient& g) { return g.sum; };
   const bool whole =

@@ -114,7 +114,7 @@ __global__ void describe(const __grid_constant__ Problem<form> p, const __grid_c
 }
 
 template <Form form>
-Problem<form> problem_of(const Product& product, const Places& at) {
+Problem<form> problem_of(const Product& product, const Addresses& at) {
   using Value = typename Grouped<form>::Value;
   using Sum = typename Grouped<form>::Sum;
   Problem<form> p{};
@@ -133,7 +133,7 @@ Problem<form> problem_of(const Product& product, const Places& at) {
 }
 
 template <Form form>
-void run(cudaStream_t stream, std::byte* memory, const Product& product, const Places& at) {
+void run(cudaStream_t stream, std::byte* memory, const Product& product, const Addresses& at) {
   using G = Grouped<form>;
   const Table<form> table(memory + hopper::descriptor_room, product.experts);
   const Problem<form> p = problem_of<form>(product, at);
@@ -159,7 +159,7 @@ void run(cudaStream_t stream, std::byte* memory, const Product& product, const P
 bool whole(const Tensor& t) { return reinterpret_cast<std::uintptr_t>(t.data) % 16 == 0; }
 
 /// Whether every matrix begins at a multiple of 16 bytes, which TMA demands.
-bool lies_whole(const Places& at) {
+bool lies_whole(const Addresses& at) {
   const auto value = [](const Operand& o) { return o.data; };
   const auto sum = [](const Gradient& g) { return g.sum; };
   return whole(at.a.data) && begin_whole(at.b, value) && begin_whole(at.c, sum);
@@ -173,7 +173,7 @@ bool fits(const Product& p) {
 
 }  // namespace
 
-bool multiply_grouped(Stream& stream, const Product& product, const Places& at) {
+bool multiply_grouped(Stream& stream, const Product& product, const Addresses& at) {
   if (!fits(product)) return false;
   const std::int64_t bytes = hopper::descriptor_room + table_bytes(product.experts);
   std::byte* const memory = stream.workspace("grouped products", bytes);

@@ -117,7 +117,7 @@ __global__ void describe(const __grid_constant__ Problem<sums, A> p, const __gri
 }
 
 template <bool sums, class A>
-Problem<sums, A> problem_of(const Product& product, const Places& at) {
+Problem<sums, A> problem_of(const Product& product, const Addresses& at) {
   Problem<sums, A> p{};
   p.a = static_cast<const A*>(at.a.data.data);
   if constexpr (sums) {
@@ -134,7 +134,7 @@ Problem<sums, A> problem_of(const Product& product, const Places& at) {
 }
 
 template <bool sums, class A>
-void run(Stream& stream, const Product& product, const Places& at) {
+void run(Stream& stream, const Product& product, const Addresses& at) {
   using G = Grouped<sums, A>;
   std::byte* const memory =
       stream.workspace("grouped products", hopper::descriptor_room + table_bytes(product.experts));
@@ -160,7 +160,7 @@ void run(Stream& stream, const Product& product, const Places& at) {
 
 }  // namespace
 
-void multiply_grouped_tensors(Stream& stream, const Product& product, const Places& at) {
+void multiply_grouped_tensors(Stream& stream, const Product& product, const Addresses& at) {
   const auto data = [](const Operand& o) { return o.data; };
   const auto sum = [](const Gradient& g) { return g.sum; };
   const bool whole =

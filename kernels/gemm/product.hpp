@@ -54,7 +54,7 @@ struct Product {
 };
 
 /// Addresses of the factors and results of one product.
-struct Places {
+struct Addresses {
   Operand a = {};
   ExpertOperands b = {};
   ExpertGradients c = {};  ///< their beta equals Product::beta

@@ -36,7 +36,7 @@ struct Counts {
 };
 
 void find_offsets(Stream& stream, const Counts& counts, std::int64_t place, const Tensor& offsets,
-                  Arrivals* arrivals) {
+                  DispatchStats* arrivals) {
   const std::int64_t held = counts.held;
   std::int32_t* const out = offsets.as<std::int32_t>();
   launch(stream, "arrive_offsets", held + 1, KOKKOS_LAMBDA(std::int64_t e) {
@@ -82,7 +82,7 @@ void count_rows(Stream& stream, const Tensor& counts, const Routing& routing) {
 }
 
 void arrive(Stream& stream, const ArrivalShape& shape, const Routing& arrival, const Tensor& counts,
-            Arrivals* arrivals) {
+            DispatchStats* arrivals) {
   require(shape.ranks > 0 && shape.place < shape.ranks && shape.experts % shape.ranks == 0, "arrive",
           "the ranks of a group hold equal shares of the experts");
   require(counts.elements() == shape.ranks * shape.experts && arrival.offsets.elements() == shape.held() + 1, "arrive",

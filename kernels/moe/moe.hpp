@@ -47,7 +47,7 @@ struct ArrivalShape {
 };
 
 /// Statistics of arriving rows over the layers of a step.
-struct Arrivals {
+struct DispatchStats {
   double most = 0;            ///< rows for this rank / its share, refused ones included: the largest of any layer
   std::uint64_t refused = 0;  ///< 1 if a rank of the group had no room for a layer's rows
 };
@@ -98,7 +98,7 @@ void count_rows(Stream& stream, const Tensor& counts, const Routing& routing);
 /// by source rank. If any rank would receive more than shape.room rows, no rows arrive on any rank. Updates *arrivals
 /// (on the device; may be null) by a maximum and a flag, so that recomputation of a layer does not count twice.
 void arrive(Stream& stream, const ArrivalShape& shape, const Routing& arrival, const Tensor& counts,
-            Arrivals* arrivals);
+            DispatchStats* arrivals);
 
 /// Zeroes rows [S,C] from row offsets[E] on, behind the last expert's.
 void clear_rows_behind(Stream& stream, const Tensor& rows, const Routing& routing);

@@ -22,13 +22,13 @@ template <class A> class Candidates {
 
   // Finds the expert that follows in the order of choice: by key, then by index. Groups are looked at one by one.
   KOKKOS_FUNCTION std::int32_t next() {
-    Place best{0, -1};
+    Ranked best{0, -1};
     for (std::int32_t g = 0; g < groups_; ++g) {
       const bool stays = groups_ == 1 || !follows({group_key(g), g}, last_group_);
       for (std::int32_t e = g * each_; e < (g + 1) * each_; ++e) {
         const Key own = key(e);
-        const Place place{stays || own == moe::nan_key<A>() ? own : moe::masked_key<A>(), e};
-        if (follows(place, last_) && (best.index < 0 || place.key > best.key)) best = place;
+        const Ranked ranked{stays || own == moe::nan_key<A>() ? own : moe::masked_key<A>(), e};
+        if (follows(ranked, last_) && (best.index < 0 || ranked.key > best.key)) best = ranked;
       }
     }
     last_ = best;
@@ -36,12 +36,12 @@ template <class A> class Candidates {
   }
 
  private:
-  struct Place {
+  struct Ranked {
     Key key;
     std::int32_t index;
   };
   // Whether `a` stands behind `b` in the descending order of keys.
-  static KOKKOS_FUNCTION bool follows(const Place& a, const Place& b) {
+  static KOKKOS_FUNCTION bool follows(const Ranked& a, const Ranked& b) {
     return a.key < b.key || (a.key == b.key && a.index > b.index);
   }
   KOKKOS_FUNCTION A value(std::int32_t e) const { return bias_ == nullptr ? scores_[e] : scores_[e] + bias_[e]; }
@@ -67,17 +67,17 @@ template <class A> class Candidates {
     return moe::key_of(value(first) + value(second));
   }
   KOKKOS_FUNCTION void next_group() {
-    Place best{0, -1};
+    Ranked best{0, -1};
     for (std::int32_t g = 0; g < groups_; ++g) {
-      const Place place{group_key(g), g};
-      if (follows(place, last_group_) && (best.index < 0 || place.key > best.key)) best = place;
+      const Ranked ranked{group_key(g), g};
+      if (follows(ranked, last_group_) && (best.index < 0 || ranked.key > best.key)) best = ranked;
     }
     last_group_ = best;
   }
 
   const A *scores_, *bias_;
   std::int32_t groups_, each_;
-  Place last_{above_all, -1}, last_group_{above_all, -1};
+  Ranked last_{above_all, -1}, last_group_{above_all, -1};
 };
 
 // A logit, in bf16 where the rule says so.

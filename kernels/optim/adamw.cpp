@@ -44,7 +44,7 @@ bool aligned(const Tensor& t) {
   return !t || reinterpret_cast<std::uintptr_t>(t.data) % static_cast<std::uintptr_t>(4 * size_of(t.type)) == 0;
 }
 
-AdamWTable::Row row_of(const AdamWRun& run, DType moments, std::int64_t first_chunk) {
+AdamWTable::Row row_of(const AdamWRange& run, DType moments, std::int64_t first_chunk) {
   const std::int64_t n = run.master.elements();
   for (const Tensor& other : {run.m, run.v, run.gradient})
     require(other.elements() == n, "AdamWTable", "all tensors of a run are [n]");
@@ -66,10 +66,10 @@ AdamWTable::Row row_of(const AdamWRun& run, DType moments, std::int64_t first_ch
 
 }  // namespace
 
-AdamWTable::AdamWTable(std::span<const AdamWRun> runs) : image_(static_cast<std::size_t>(bytes(std::ssize(runs)))) {
+AdamWTable::AdamWTable(std::span<const AdamWRange> runs) : image_(static_cast<std::size_t>(bytes(std::ssize(runs)))) {
   view_ = {nullptr, nullptr, std::ssize(runs), 0, runs.empty() ? DType::f32 : runs.front().m.type, true};
   std::byte* at = image_.data();
-  for (const AdamWRun& run : runs) {
+  for (const AdamWRange& run : runs) {
     const Row row = tessera::row_of(run, view_.moments, view_.chunks);
     std::memcpy(at, &row, sizeof row);
     at += sizeof row;

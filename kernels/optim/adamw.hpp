@@ -20,7 +20,7 @@ struct AdamWClock {
 /// A run of neighbouring elements with one weight decay. All tensors are [n]: master and gradient fp32, both moments
 /// fp32 or bf16. `rounded`, bf16 or empty, takes the new master rounded to nearest even, so that no cast has to read
 /// it.
-struct AdamWRun {
+struct AdamWRange {
   Tensor master, m, v, gradient;
   float weight_decay = 0;
   Tensor rounded{};
@@ -52,7 +52,7 @@ class AdamWTable {
 
   AdamWTable() = default;
   /// Throws Error{internal} if sizes or types do not match, or runs have moments of different types.
-  explicit AdamWTable(std::span<const AdamWRun> runs);
+  explicit AdamWTable(std::span<const AdamWRange> runs);
 
   static constexpr std::int64_t bytes(std::int64_t runs) {
     return runs * std::int64_t{sizeof(Row)} + std::int64_t{sizeof(std::uint64_t)};

@@ -7,7 +7,7 @@
 namespace tessera::quantizer::device {
 
 /// The patches of one matrix that a block of threads takes in turn, from left to right and down.
-class Walk {
+class TaskWalk {
  public:
   struct At {
     int row, column;  ///< of the matrix's grid of patches
@@ -15,7 +15,7 @@ class Walk {
       return area_at(d, 0, std::int64_t{row} * patch_edge, std::int64_t{column} * patch_edge, one_patch);
     }
   };
-  __device__ explicit Walk(const Units& units)
+  __device__ explicit TaskWalk(const Units& units)
       : down_(units.down), across_(units.across), step_(at(static_cast<int>(gridDim.x))) {}
   __device__ At first() const { return at(static_cast<int>(blockIdx.x)); }
   __device__ bool holds(const At& at) const { return at.row < down_; }

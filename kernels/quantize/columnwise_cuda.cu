@@ -111,7 +111,7 @@ __global__ void __launch_bounds__(turning<F>, 1024 / turning<F>)
 /// blocks; for MXFP8's columnwise copy that matrix is the transposed array.
 template <Format F, Side side>
 __device__ void swizzle_patch(const Descriptor& d, const Patch& p) {
-  const Place& copy = d.side[static_cast<int>(side)];
+  const Addresses& copy = d.side[static_cast<int>(side)];
   if (copy.swizzled == nullptr || copy.scales == nullptr) return;
   constexpr bool turned = side == Side::columnwise;
   const ScaleSpan span = scale_span<F>(side, d, p);

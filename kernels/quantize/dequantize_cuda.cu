@@ -38,7 +38,7 @@ struct Steps {
   float amax = 0;
 
   __device__ Steps(const Descriptor& d, const Patch& p) : padded(formats::padded_extent<F>(side, d.matrix)) {
-    const Place& copy = d.side[static_cast<int>(side)];
+    const Addresses& copy = d.side[static_cast<int>(side)];
     scales = static_cast<const typename F::Scale*>(copy.scales) + p.member * padded.elements();
     if (copy.amax != nullptr) amax = copy.amax[p.member];
   }

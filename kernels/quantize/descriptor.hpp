@@ -37,7 +37,7 @@ constexpr Area turned_area() {
   return {edge, edge};
 }
 
-struct Place {
+struct Addresses {
   std::byte* data;
   void* scales;
   float* amax;
@@ -64,7 +64,7 @@ struct Descriptor {
   std::int64_t first_patch_row, patch_rows;  ///< range of patch rows, over all members, that have an owned element
   std::int64_t first_task;                   ///< index of its first owned patch in TableView::owned
   std::int64_t first_block, first_member;    ///< first indices in the amax buffer's two parts
-  Place side[2];
+  Addresses side[2];
   void* block_scales;
   std::uint64_t seed, draws[2];  ///< of random numbers: the run's seed, and each side's name hash
   const std::uint64_t* step;
@@ -119,7 +119,7 @@ TESSERA_FN const Units& scale_units(const TableView& table) {
 /// Copies of several matrices of one shape in separate memory; passed with a launch.
 struct Apart {
   static constexpr int most = 64;
-  Place at[most];
+  Addresses at[most];
 };
 /// Descriptor of the matrix of `task`, as member 0, among matrices whose first is `first` and whose values are
 /// contiguous.

@@ -86,7 +86,7 @@ template <int tiles>
 /// MXFP8's columnwise copy that matrix is the transposed array.
 template <Format F>
 inline void swizzle_patch(Side side, const Descriptor& d, const Patch& p) {
-  const Place& copy = d.side[static_cast<int>(side)];
+  const Addresses& copy = d.side[static_cast<int>(side)];
   if (copy.swizzled == nullptr || copy.scales == nullptr) return;
   const bool columnwise = side == Side::columnwise;
   const bool turned = columnwise != (F::scale_layout(side).order == formats::Order::transposed);

@@ -13,7 +13,7 @@ struct Steps {
   float amax;
 
   Steps(const Descriptor& d, const Patch& p) : padded(formats::padded_extent<F>(side, d.matrix)), amax(0) {
-    const Place& copy = d.side[static_cast<int>(side)];
+    const Addresses& copy = d.side[static_cast<int>(side)];
     scales = static_cast<const typename F::Scale*>(copy.scales) + p.member * padded.elements();
     if (copy.amax != nullptr) amax = copy.amax[p.member];
   }

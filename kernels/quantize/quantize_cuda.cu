@@ -345,9 +345,9 @@ __global__ void __launch_bounds__(threads, ahead_blocks) ahead_kernel(const __gr
   using Rows = Ahead<typename M::Source>;
   auto& [sources, shared, descriptor] = *reinterpret_cast<AheadMemory<F, M>*>(memory);
   const Descriptor& d = fetch(table, Task{}, descriptor);
-  const Walk walk(table.owned);
+  const TaskWalk walk(table.owned);
   Rows ahead(sources, d);
-  Walk::At at = walk.first();
+  TaskWalk::At at = walk.first();
   ahead.aim(at.patch(d));
 #pragma unroll
   for (int g = 0; g < Rows::slots; ++g) ahead.fetch(g);

@@ -98,7 +98,7 @@ __device__ void cast_patch(const Descriptor& d, const Patch& p, const Extent& ex
 /// Writes a member's amax beside its copies; of its areas the first does.
 __device__ inline void store_amax(const Descriptor& d, const Patch& p, const Amaxes& amaxes) {
   if (threadIdx.x != 0 || p.row != 0 || p.column != 0) return;
-  for (const Place& copy : d.side)
+  for (const Addresses& copy : d.side)
     if (copy.amax) copy.amax[p.member] = FromBf16::value(amaxes.members()[d.first_member + p.member]);
 }
 

@@ -43,7 +43,7 @@ TensorScale tensor_of(const Descriptor& d, const Patch& p, const Amaxes& amaxes,
   if constexpr (F::tensor_amax) {
     const float amax = FromBf16::value(amaxes.members()[d.first_member + p.member]);
     if (keep && p.row == 0 && p.column == 0)
-      for (const Place& copy : d.side)
+      for (const Addresses& copy : d.side)
         if (copy.amax) copy.amax[p.member] = amax;
     return F::tensor_scale(amax);
   }

@@ -155,7 +155,7 @@ class Check {
 };
 
 template <Format F>
-quantizer::Place place_of(const Copy& copy) {
+quantizer::Addresses place_of(const Copy& copy) {
   return {static_cast<std::byte*>(copy.data.data), F::scaled ? copy.scales.data : nullptr,
           static_cast<float*>(copy.amax.data), static_cast<std::uint8_t*>(copy.swizzled.data)};
 }
@@ -403,7 +403,7 @@ namespace {
 bool owns_whole_block_rows(const Descriptor& d, formats::Block block) {
   const std::int64_t elements = d.matrix.elements();
   if (elements == 0) return true;
-  const auto splits = [&](std::int64_t position, const quantizer::Place& copy, int rows) {
+  const auto splits = [&](std::int64_t position, const quantizer::Addresses& copy, int rows) {
     const std::int64_t inside = position % d.stride;
     return (copy.data || copy.scales) && inside < elements && inside % (rows * d.matrix.columns) != 0;
   };

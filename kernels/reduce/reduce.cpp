@@ -29,7 +29,7 @@ struct PartsByRank {
 /// out = the sum of the parts, or of out and the parts. A strip of columns takes one part after the other, so that
 /// every loop is vectorised, whatever the number of ranks.
 template <class T, bool more>
-void sum_as(Stream& stream, const Tensor& out, const RankParts& parts) {
+void sum_as(Stream& stream, const Tensor& out, const SumTerms& parts) {
   const std::int64_t n = out.elements();
   const PartsByRank<T> in{static_cast<const T*>(parts.own.data), static_cast<const T*>(parts.others.data), n,
                           parts.rank, parts.others.shape[0] + 1 - parts.idle};
@@ -48,7 +48,7 @@ void sum_as(Stream& stream, const Tensor& out, const RankParts& parts) {
       });
 }
 
-void check_parts(const char* who, const Tensor& out, const RankParts& parts) {
+void check_parts(const char* who, const Tensor& out, const SumTerms& parts) {
   const Tensor &own = parts.own, &others = parts.others;
   require(others.shape.rank() == 2 && others.shape[1] == out.elements() && own.elements() == out.elements(), who,
           "own is [n], others [ranks - 1, n], out [n]");
@@ -180,7 +180,7 @@ TESSERA_FN inline float root_of(std::int64_t* limbs) {
 
 }  // namespace
 
-void sum_in_order(Stream& stream, const Tensor& out, const RankParts& parts) {
+void sum_in_order(Stream& stream, const Tensor& out, const SumTerms& parts) {
   check_parts("sum_in_order", out, parts);
   if (out.type == DType::f32)
     sum_as<float, false>(stream, out, parts);
@@ -188,7 +188,7 @@ void sum_in_order(Stream& stream, const Tensor& out, const RankParts& parts) {
     sum_as<double, false>(stream, out, parts);
 }
 
-void add_in_order(Stream& stream, const Tensor& out, const RankParts& parts) {
+void add_in_order(Stream& stream, const Tensor& out, const SumTerms& parts) {
   check_parts("add_in_order", out, parts);
   if (out.type == DType::f32)
     sum_as<float, true>(stream, out, parts);

@@ -8,7 +8,7 @@ namespace tessera {
 
 /// One part of each rank, fp32 or fp64, as an all-to-all leaves them: the rank's own where it was, those of the others
 /// received.
-struct RankParts {
+struct SumTerms {
   Tensor own;        ///< [n], the part of rank `rank`
   Tensor others;     ///< [ranks - 1, n], the parts of the other ranks, in their order
   std::int64_t rank = 0;
@@ -16,9 +16,9 @@ struct RankParts {
 };
 
 /// Sum in rank order: out[i] = ((p0[i] + p1[i]) + p2[i]) + ..., out [n]. out may be parts.own.
-void sum_in_order(Stream& stream, const Tensor& out, const RankParts& parts);
+void sum_in_order(Stream& stream, const Tensor& out, const SumTerms& parts);
 /// The same onto a running sum: out[i] = ((out[i] + p0[i]) + p1[i]) + .... out must not be one of the parts.
-void add_in_order(Stream& stream, const Tensor& out, const RankParts& parts);
+void add_in_order(Stream& stream, const Tensor& out, const SumTerms& parts);
 
 /// An exact, order-free sum of squares: fixed-point limbs that add as integers, across elements, calls and ranks alike.
 /// Layout: `limbs` signed 64-bit words of 32-bit digits in units of 2^-300, lowest first, then the count of non-finite

@@ -23,7 +23,7 @@ std::vector<std::int32_t> ranked(const RouterShape& shape, std::span<const doubl
 /// inverse.
 struct Arrived {
   std::vector<std::int32_t> offsets, row_of_slot, token_of_row;  ///< -1: padding
-  Arrivals seen;
+  DispatchStats seen;
 };
 Arrived arrive(const ArrivalShape& shape, std::span<const std::int32_t> counts);
 

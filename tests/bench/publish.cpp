@@ -57,7 +57,7 @@ class Publication {
     sync_.publish(stream_, masters_.initialise(stream_, plan.registry, plan.layout, mesh.ranks(), plan.seed));
   }
 
-  void settle() { sync_.settle(stream_); }
+  void settle() { sync_.unshard_all(stream_); }
 
   /// The median over rounds of the slowest rank's milliseconds for `work`; `before` is not timed.
   double ms(const std::function<void()>& before, const std::function<void()>& work) {

@@ -18,7 +18,7 @@ template <class M> void adamw(benchmark::State& state) {
   Bench b(state);
   const Tensor master = b.random<float>({elements}), gradient = b.random<float>({elements});
   const Tensor m = b.random<M>({elements}), v = b.random<M>({elements}, 0, 1);
-  std::vector<AdamWRun> runs;
+  std::vector<AdamWRange> runs;
   for (std::int64_t r = 0, length = elements / state.range(0); r < state.range(0); ++r) {
     const auto part = [&](const Tensor& whole) { return whole.flat(r * length, length); };
     runs.push_back({part(master), part(m), part(v), part(gradient), r % 2 == 0 ? 0.1f : 0.0f});
@@ -97,21 +97,21 @@ void squares(benchmark::State& state) {
   b.run({0, static_cast<double>(x.bytes())}, [&] { add_squares(b.stream(), words, {&x, 1}); });
 }
 
-RankParts parts_of(Bench& b, std::int64_t ranks) {
+SumTerms parts_of(Bench& b, std::int64_t ranks) {
   const std::int64_t n = elements / ranks;
   return {b.random<float>({n}), b.random<float>({ranks - 1, n}), 1};
 }
 
 void rank_sums(benchmark::State& state) {
   Bench b(state);
-  const RankParts parts = parts_of(b, state.range(0));
+  const SumTerms parts = parts_of(b, state.range(0));
   b.run({0, static_cast<double>(2 * parts.own.bytes() + parts.others.bytes())},
         [&] { sum_in_order(b.stream(), parts.own, parts); });
 }
 
 void rank_sums_added(benchmark::State& state) {
   Bench b(state);
-  const RankParts parts = parts_of(b, state.range(0));
+  const SumTerms parts = parts_of(b, state.range(0));
   const Tensor sum = b.random<float>({parts.own.elements()});
   b.run({0, static_cast<double>(parts.own.bytes() + parts.others.bytes() + 2 * sum.bytes())},
         [&] { add_in_order(b.stream(), sum, parts); });

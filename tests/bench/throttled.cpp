@@ -80,14 +80,14 @@ double step_ms(const RunPlan& plan, Control& control, int steps, const Connect& 
   std::vector<double> times;
   for (int step = 0; step < warm_up + steps; ++step) {
     if (step == warm_up) {
-      engine.sync().settle(engine.stream());  // no collective is under way when the network freezes
+      engine.sync().unshard_all(engine.stream());  // no collective is under way when the network freezes
       frozen = true;
     }
     const auto begin = std::chrono::steady_clock::now();
     engine.report(engine.step(batch, {1e-4f}));
     times.push_back(std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now() - begin).count());
   }
-  engine.sync().settle(engine.stream());
+  engine.sync().unshard_all(engine.stream());
   const auto median = times.begin() + warm_up + steps / 2;
   std::nth_element(times.begin() + warm_up, median, times.end());
   return static_cast<double>(control.max(static_cast<std::int64_t>(*median))) * 1e-6;

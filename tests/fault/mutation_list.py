@@ -64,8 +64,8 @@ MUTATIONS = [
              (Edit(WEIGHTS, "void ParamSync::invalidate(Stream& stream) {\n",
                    "bool gathered = false;\nvoid ParamSync::invalidate(Stream& stream) {\n"
                    "  if (std::exchange(gathered, false)) return;\n"),
-              Edit(SYNC, "void ParamSync::settle(Stream& stream) {\n",
-                   "extern bool gathered;\nvoid ParamSync::settle(Stream& stream) {\n"
+              Edit(SYNC, "void ParamSync::unshard_all(Stream& stream) {\n",
+                   "extern bool gathered;\nvoid ParamSync::unshard_all(Stream& stream) {\n"
                    "  gathered = rules_.gather == Overlap::on;\n")),
              ("mpi.training_test.2 Training.EvaluationChangesNoBit", ROUNDED)),
     mutation("lease_ignored", "gradients are written over staged bytes that still wait for their gather", GRADIENTS,
@@ -89,7 +89,7 @@ MUTATIONS = [
              "  stage(stream, published_);\n  for (const std::unique_ptr<Wire>& wire : wires_) wire->stage(stream, published_);\n",
              "mpi.wires_test.1 Wires.LaunchesDoNotDepend*"),
     mutation("gathered_twice", "a group's weights are gathered twice a step", SYNC, "  stage(stream, published_);\n",
-             "  stage(stream, published_);\n  settle(stream);\n  invalidate(stream);\n  agree(stream);\n  stage(stream, published_);\n",
+             "  stage(stream, published_);\n  unshard_all(stream);\n  invalidate(stream);\n  reduce_amaxes(stream);\n  stage(stream, published_);\n",
              "mpi.wires_test.2 Wires.GathersMoveWhatTheFormatsSay"),
     mutation("empty_shard_skips_the_gather", "a rank without a part of a group's first bucket leaves its all-gather out", WEIGHTS,
              "  if (group.rank.size > 1) {\n    slot.exchanges.clear();",
@@ -103,7 +103,7 @@ MUTATIONS = [
     mutation("masters_from_weights", "masters begin as what the weights' type holds of them", "core/step/engine.cpp",
              "  sync_.publish(stream_, std::move(start));\n",
              """  sync_.publish(stream_, std::move(start));
-  sync_.settle(stream_);
+  sync_.unshard_all(stream_);
   sync_.visit_planes([&](const Plane& plane) {
     if (plane.kind == PlaneKind::rowwise && plane.values.type == DType::bf16)
       convert(stream_, masters_.shard(plane.bucket),
@@ -233,7 +233,7 @@ MUTATIONS = [
              "    const std::uint64_t first = 1;\n    std::memcpy(block.up.data() + step_offset, &first, sizeof first);",
              "mpi.passes_test.2 Passes.EveryStepDrawsAnew"),
     mutation("alpha_of_the_first_member", "products of experts are scaled by the amax of the first", "kernels/gemm/decoded.cpp",
-             "(amaxes.of[e / each][e % each] * r);", "(amaxes.of[0][0] * r);",
+             "amaxes.of[e / each][e % each]);", "amaxes.of[0][0]);",
              "unit.coded_product_test CodedProduct*.OfExpertsAreThoseOfEachAlone"),
     mutation("codes_of_the_first_member", "discrete experts are all decoded from the first one's codes",
              "kernels/quantize/dequantize_host.cpp", "member_apart(table.one, copies, side, task);",
@@ -315,13 +315,13 @@ MUTATIONS = [
              "    if (first < last) {", "    if (first < last && bucket.key.owner != OwnerKind::whole_matrix) {", STORED.format(2)),
     Mutation("staged_before_the_step", "what travels are the masters before the optimizer's step",
              (Edit(SYNC, "  if (updated.weights() == Updated::Weights::current) invalidate(stream);\n"
-                   "  agree(stream);\n  stage(stream, published_);\n",
+                   "  reduce_amaxes(stream);\n  stage(stream, published_);\n",
                    "  if (groups_[GroupId{0}].weights.epoch() == 0) {\n"
-                   "    invalidate(stream);\n    agree(stream);\n    stage(stream, published_);\n  }\n"),
+                   "    invalidate(stream);\n    reduce_amaxes(stream);\n    stage(stream, published_);\n  }\n"),
               Edit("core/params/tokens.cpp", "  held().invalidate(stream);\n", "  (void)stream;\n"),
               Edit(GRADIENTS, "  for (ParamGroup& group : groups_) group.gradients.to(GradientState::reduced);\n",
                    "  for (ParamGroup& group : groups_) group.gradients.to(GradientState::reduced);\n"
-                   "  invalidate(stream);\n  agree(stream);\n  stage(stream, published_);\n")),
+                   "  invalidate(stream);\n  reduce_amaxes(stream);\n  stage(stream, published_);\n")),
              (ROUNDED,)),
     mutation("weights_of_a_dropped_update", "publication leaves out weights that an update which was dropped did not write",
              WEIGHTS, "  release_claims(wires_);\n", "", DROPPED),

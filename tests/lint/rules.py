@@ -87,9 +87,9 @@ RULES = [
     # One word, one meaning.
     Rule("vague-types", "a place, piece, part or slot says nothing of what it is: name the shard, range, position, addresses or memory",
          r"\b(struct|class)\s+(Place|Piece|Part|Held|Slot)\b", where=r"^(app|core|io|kernels)/.*" + CPP,
-         allowed=r"^(app/verbs/checkpoint\.cpp|core/comm/(mpi_communicator|staged|nccl/nccl_communicator)\.cpp|core/data/mixture\.hpp|core/layout/layout\.hpp|core/optim/muon\.hpp"
-                 r"|core/params/wires/exchanges\.hpp|io/checkpoint/stored_tensor\.hpp|io/convert/hf_folder\.cpp|io/deck/tree\.hpp|io/metrics/metrics_log\.cpp|io/text/byte_pairs\.cpp"
-                 r"|kernels/(attention/sweep_sm90a\.cuh|gemm/plans\.hpp|newton_schulz/newton_schulz_cuda\.cu|quantize/(descriptor\.hpp|patch\.cuh|table\.cpp)|reference/attention\.cpp))$",
+         allowed=r"^(app/verbs/checkpoint\.cpp|core/comm/(mpi_communicator|staged|nccl/nccl_communicator)\.cpp|core/optim/muon\.hpp"
+                 r"|io/checkpoint/stored_tensor\.hpp|io/convert/hf_folder\.cpp|io/metrics/metrics_log\.cpp|io/text/byte_pairs\.cpp"
+                 r"|kernels/(attention/sweep_sm90a\.cuh|gemm/plans\.hpp|newton_schulz/newton_schulz_cuda\.cu|quantize/(patch\.cuh|table\.cpp)|reference/attention\.cpp))$",
          bad=("core/params/slots.hpp", "struct Place {"), good=("core/params/slots.hpp", "struct WeightSlot {")),
     Rule("old-words", "the field's words: all-gathers and reductions start, weights are unsharded and resharded, groups are resident or transient",
          r"\b(pooled|walk_to_ready|begin_gather|begin_reduction|outdate|lease)\b", where=r"^core/.*" + CPP,

@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "app/training/generation.hpp"
-#include "core/model/layers/expert_rows.hpp"
+#include "core/model/layers/token_dispatcher.hpp"
 #include "core/plan/recorder.hpp"
 #include "kernels/convert/convert.hpp"
 #include "kernels/digest/digest.hpp"
@@ -135,18 +135,18 @@ void expect_rows_arrive(std::int64_t p, std::int64_t multiple) {
   const Ranks& ranks = mesh.ranks();
   const MoeShape moe{2 * p, 2, true, ExpertWeights::single, 0, 0, ranks.experts, 0};
   const std::int64_t slots = tokens * moe.top_k, first_token = ranks.world.rank * tokens;
-  const ExpertRows rows(moe, 5, multiple);
+  const TokenDispatcher rows(moe, 5, multiple);
   RowExchange exchange(device, mesh.experts(), moe.experts);
   Arena arena = device.arena(Category::activations, 1 << 20);
   ParamRegistry registry;
   UsageRecorder none(registry);
   Stream& stream = device.compute();
   const Call call{{stream, none, nullptr, arena, nullptr, nullptr, {}, &exchange}, 1, {}, first_token};
-  const ExpertRows::Saved saved = rows.place(arena, tokens, DType::f32);
+  const TokenDispatcher::Saved saved = rows.place(arena, tokens, DType::f32);
   const auto seed = static_cast<std::uint64_t>(7 + ranks.world.rank);
   route(stream, arena, rows.router_shape(tokens), saved.routing,
         on_device(device, Shape{tokens, moe.experts}, uniform<float>(tokens * moe.experts, seed, -2, 2)));
-  rows.counted(call, saved, rows.count(call, saved));
+  rows.finish_counts(call, saved, rows.start_counts(call, saved));
 
   std::vector<float> values;
   for (std::int64_t m = 0; m < tokens; ++m)
@@ -155,8 +155,8 @@ void expect_rows_arrive(std::int64_t p, std::int64_t multiple) {
   const Tensor theirs = arena.temp(DType::f32, {rows.rows(saved), columns});
   const Tensor numbers = arena.temp(DType::i64, {rows.rows(saved)});
   permute_forward(stream, sent, on_device(device, Shape{tokens, columns}, values), saved.routing);
-  rows.arrive(call, saved, rows.out(call, saved, theirs, sent, numbers, "rows"));
-  if (Pending home = rows.back(call, saved, answers, theirs, "answers")) home.wait(stream);
+  rows.finish_dispatch(call, saved, rows.start_dispatch(call, saved, theirs, sent, numbers, "rows"));
+  if (Pending home = rows.combine(call, saved, answers, theirs, "answers")) home.wait(stream);
 
   const auto all = chosen_by_all(on_host<std::int32_t>(device, saved.routing.expert));
   std::vector<float> expected;

@@ -74,7 +74,7 @@ class ShortRun {
     engine_->initialise();
     for (std::int64_t step = 0; step < steps; ++step)
       reports_.push_back(engine_->report(engine_->step(batches.training(step, step * config.batch.global), {0.01f})));
-    engine_->sync().settle(engine_->stream());
+    engine_->sync().unshard_all(engine_->stream());
     mesh_.log()->compare(*control_);
   }
 

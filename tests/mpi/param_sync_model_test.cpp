@@ -148,7 +148,7 @@ class Walk {
 
   // Before the step.
   void before() {
-    if (event_ == Event::settle) sync_->settle(stream());
+    if (event_ == Event::settle) sync_->unshard_all(stream());
     if (event_ != Event::evaluation && event_ != Event::half_an_evaluation) return;
     const Forward pass = sync_->forward(stream());
     for (const Visit& visit : schedule_.resident) expect_weights(visit.group, WeightState::ready);
@@ -277,7 +277,7 @@ class Walk {
     for (BucketId b : layout_.buckets().ids()) {
       const std::vector<float> shard = test::on_host<float>(device_, reduced.shard(b));
       std::vector<float> wanted(shard.size(), 0.0f);  // zero in gaps, padding and unwritten parameters
-      for (const Piece& piece : layout_.pieces(b, mesh_.ranks()))
+      for (const ShardRange& piece : layout_.shard_ranges(b, mesh_.ranks()))
         for (std::int64_t i = 0; i < piece.count.value; ++i)
           wanted[static_cast<std::size_t>(piece.shard.value + i)] = sum_of(
               piece.param, piece.member * registry_[piece.param].member_elements() + piece.begin.value + i);

@@ -158,7 +158,7 @@ void expect_sums(Bench& bench, const Reduced& reduced) {
   for (BucketId b : bench.layout.buckets().ids()) {
     const std::vector<float> shard = bench.values<float>(reduced.shard(b));
     std::vector<bool> written(shard.size(), false);
-    for (const Piece& piece : bench.layout.pieces(b, bench.ranks)) {
+    for (const ShardRange& piece : bench.layout.shard_ranges(b, bench.ranks)) {
       const ParamSpec& spec = bench.registry[piece.param];
       for (std::int64_t i = 0; i < piece.count.value; ++i) {
         const auto at = static_cast<std::size_t>(piece.shard.value + i);

@@ -128,7 +128,7 @@ TEST(Training, StoredWeightsAreTheRoundedMastersAfterEveryStep) {
     std::int64_t steps = 0;
     std::vector<MetricsRow> rows;
     run.training().run(into(rows), [&](std::int64_t step) {
-      engine.sync().settle(engine.stream());
+      engine.sync().unshard_all(engine.stream());
       expect_rounded_masters(run.device(), engine, run.plan(), "step " + std::to_string(step) + ", bucket ");
       ++steps;
       return Proceed::go_on;
@@ -208,7 +208,7 @@ TEST(Training, WaitsForReportsAlone) {
   const auto waits_of = [](std::int64_t steps) {
     RunConfig config = mixture(Compute::bf16);
     config.run.steps = steps;
-    config.optimizer.schedule = Schedule::constant;
+    config.optimizer.schedule = RateSchedule::constant;
     Trial run(config, 0);
     run.train();
     EXPECT_EQ(run.training().late_allocations(), 0);
@@ -307,7 +307,7 @@ TEST(Training, ReplaysGoWithOverlapsAndWithWhatReadsTheStateBetween) {
     expect_same(eager, saved, "saved");
     EXPECT_EQ(saved.replays, saved.on_streams ? 5 : 0);
     const Held settled = held_by(config, [](Training& training, std::int64_t step) {
-      if (step == 9) training.engine().sync().settle(training.engine().stream());
+      if (step == 9) training.engine().sync().unshard_all(training.engine().stream());
     });
     expect_same(eager, settled, "settled");
     EXPECT_EQ(settled.replays, settled.on_streams ? (overlap ? 4 : 5) : 0);

@@ -125,7 +125,7 @@ struct Bench {
   /// All bytes of weights that this rank keeps, gaps and padding included.
   std::string stored() {
     std::string all;
-    sync.settle(stream());
+    sync.unshard_all(stream());
     sync.visit_planes([&](const Plane& plane) {
       const std::vector<std::uint8_t> bytes = test::bytes_of(device, plane.values);
       all.append(bytes.begin(), bytes.end());
@@ -182,7 +182,7 @@ TEST(Wires, GradientsAndStagedBytesShareTheirMemory) {
       for (BucketId b : bench.layout.buckets().ids()) {
         const std::vector<float> shard = test::on_host<float>(bench.device, reduced.shard(b));
         std::vector<float> wanted(shard.size(), 0.0f);
-        for (const Piece& piece : bench.layout.pieces(b, bench.mesh.ranks()))
+        for (const ShardRange& piece : bench.layout.shard_ranges(b, bench.mesh.ranks()))
           if (const int p = piece.param.value; p == 6 || p == 5 || p == 2 || p == 0)
             for (std::int64_t i = 0; i < piece.count.value; ++i)
               wanted[static_cast<std::size_t>(piece.shard.value + i)] = static_cast<float>(mpi().size());
@@ -214,7 +214,7 @@ std::int64_t others(const Bucket& bucket, const Ranks& ranks) { return bucket.si
 std::int64_t blocks_of_others(const Bench& bench, BucketId b, std::int64_t edge) {
   std::int64_t all = 0, own = 0;
   for (const Placement& p : bench.layout.buckets()[b].members) all += p.size.value;
-  for (const Piece& piece : bench.layout.pieces(b, bench.mesh.ranks())) own += piece.count.value;
+  for (const ShardRange& piece : bench.layout.shard_ranges(b, bench.mesh.ranks())) own += piece.count.value;
   return (all - own) / (edge * edge);
 }
 
@@ -230,7 +230,7 @@ std::int64_t expected_bytes(const Bench& bench, const Case& one, BucketId b) {
         whole += plane.values.bytes();
     });
     std::int64_t own = 0;
-    for (const Piece& piece : bench.layout.pieces(b, bench.mesh.ranks())) {
+    for (const ShardRange& piece : bench.layout.shard_ranges(b, bench.mesh.ranks())) {
       const Shape& m = bench.registry[piece.param].member;
       const std::int64_t row = piece.begin.value / m[1], end = (piece.begin + piece.count).value / m[1];
       const bool last = end == m[0];
@@ -243,7 +243,7 @@ std::int64_t expected_bytes(const Bench& bench, const Case& one, BucketId b) {
   std::int64_t bytes = elements * format.bits / 8;
   if (one.owns_blocks()) bytes += blocks_of_others(bench, b, format.block.rows) * size_of(format.scale_type);
   if (one.owner == OwnerKind::whole_matrix && format.tensor_amax)
-    bytes += 4 * (std::ssize(bucket.members) - std::ssize(bench.layout.pieces(b, bench.mesh.ranks())));
+    bytes += 4 * (std::ssize(bucket.members) - std::ssize(bench.layout.shard_ranges(b, bench.mesh.ranks())));
   return bytes;
 }
 
@@ -252,7 +252,7 @@ TEST(Wires, GathersMoveWhatTheFormatsSay) {
     if (traits_of(one.format).ragged && one.owns_blocks()) continue;  // blocks of odd shapes are not counted
     Bench bench(one, 12000, parameters(one.format));
     bench.publish(1);
-    bench.sync.settle(bench.stream());
+    bench.sync.unshard_all(bench.stream());
     IndexedBy<GroupId, std::int64_t> moved(bench.layout.groups().size(), 0);
     std::int64_t agreements = 0, gathers = 0, agreed = 0;
     for (const Record& record : bench.records) {
@@ -355,7 +355,7 @@ TEST(Wires, LaunchesDoNotDependOnHowManyWeightsOrExpertsThereAre) {
       Updated start = masters.initialise(device.compute(), registry, layout, mesh.ranks(), 3);
       const std::int64_t before = device.compute().launches();
       sync.publish(device.compute(), std::move(start));
-      sync.settle(device.compute());
+      sync.unshard_all(device.compute());
       groups = layout.groups().size();
       return device.compute().launches() - before;
     };

@@ -110,7 +110,7 @@ Tensor Factors::like(const Input& x) {
   return std::get<Tensor>(x);
 }
 
-Tensor Factors::like(const Output& dy) {
+Tensor Factors::like(const OutputGradient& dy) {
   if (const GeluGradient* const gelu = std::get_if<GeluGradient>(&dy)) return without_memory(gelu->dy);
   if (const SwigluGradient* const swiglu = std::get_if<SwigluGradient>(&dy)) return without_memory(swiglu->gate_up);
   return std::get<Tensor>(dy);
@@ -166,7 +166,7 @@ bool Factors::draws() const {
   return gradient_ && visit_format(*gradient_, [&]<class F>() { return F::hadamard; });
 }
 
-Factors::Gradient Factors::gradient(const Call& call, const Output& dy, bool biased, const Tensor& rows) const {
+Factors::Gradient Factors::gradient(const Call& call, const OutputGradient& dy, bool biased, const Tensor& rows) const {
   if (!coded()) return {std::get<Tensor>(dy), std::get<Tensor>(dy), std::get<Tensor>(dy)};
   const bool computed = !std::holds_alternative<Tensor>(dy);
   QuantizedMatrix matrix = matrix_of(call, like(dy));

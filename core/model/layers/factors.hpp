@@ -46,9 +46,9 @@ class Factors {
   };
   /// `biased`: bias_terms are wanted, which the launch that makes codes sums up where it can.
   /// `rows` (i64 [M]) numbers the rows for random rounding where they are not the micro-batch's tokens in order.
-  using Output = std::variant<Tensor, GeluGradient, SwigluGradient>;
-  static Tensor like(const Output& dy);
-  Gradient gradient(const Call& call, const Output& dy, bool biased, const Tensor& rows = {}) const;
+  using OutputGradient = std::variant<Tensor, GeluGradient, SwigluGradient>;
+  static Tensor like(const OutputGradient& dy);
+  Gradient gradient(const Call& call, const OutputGradient& dy, bool biased, const Tensor& rows = {}) const;
   /// Whether gradient() draws random numbers.
   bool draws() const;
 

@@ -50,7 +50,7 @@ void Linear::weight_gradient(const Call& call, const Gradient& dw, const Operand
   accumulate(call.stream, dw, product);
 }
 
-Operand Linear::gradients(const Call& call, const Factors::Output& dy, const Factors::Input& x,
+Operand Linear::gradients(const Call& call, const Factors::OutputGradient& dy, const Factors::Input& x,
                           const Saved& saved) const {
   const Factors::Gradient factor = factors_.gradient(call, dy, bias_.has_value());
   if (bias_) contribute(call, *bias_, [&](const Gradient& db) { bias_gradient(call.stream, db, factor.bias_terms); });
@@ -59,7 +59,7 @@ Operand Linear::gradients(const Call& call, const Factors::Output& dy, const Fac
 }
 
 // Gradients first: the reduction of a finished group runs under the product that follows.
-void Linear::backward(const Call& call, const Tensor& dx, const Factors::Output& dy, const Factors::Input& x,
+void Linear::backward(const Call& call, const Tensor& dx, const Factors::OutputGradient& dy, const Factors::Input& x,
                       const Saved& saved) const {
   const Region region(call.stream, region_);
   const Arena::Frame frame(call.arena);

@@ -42,7 +42,7 @@ class Linear {
   /// pre = x W^T + b and y = gelu(pre), in one product.
   void forward_gelu(const Call& call, const Tensor& y, const Tensor& pre, const Tensor& x, const Saved& saved) const;
   /// Adds to the gradients, then dx = dy W. Of x with saved codes, only the shape is read.
-  void backward(const Call& call, const Tensor& dx, const Factors::Output& dy, const Factors::Input& x,
+  void backward(const Call& call, const Tensor& dx, const Factors::OutputGradient& dy, const Factors::Input& x,
                 const Saved& saved = {}) const;
   /// The same where x is the values of gelu(pre): dpre = (dy W) gelu'(pre), in one product if the back end has one.
   void backward_gelu(const Call& call, const Tensor& dpre, const Tensor& dy, const Tensor& x, const Tensor& pre,
@@ -57,7 +57,8 @@ class Linear {
   /// The rowwise factor of x, in the caller's Frame; fills `saved` where a backward follows.
   Operand activation(const Call& call, const Factors::Input& x, const Saved& saved) const;
   /// Adds the gradients of bias and weight; returns the copy of dy that dx is made from, in the caller's Frame.
-  Operand gradients(const Call& call, const Factors::Output& dy, const Factors::Input& x, const Saved& saved) const;
+  Operand gradients(const Call& call, const Factors::OutputGradient& dy, const Factors::Input& x,
+                    const Saved& saved) const;
   void weight_gradient(const Call& call, const Gradient& dw, const Operand& dy, const Factors::Input& x,
                        const Saved& saved) const;
 

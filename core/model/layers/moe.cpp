@@ -62,17 +62,17 @@ Moe::Saved Moe::place(Arena& arena, std::int64_t tokens) const {
   saved.pre = arena.keep(type_, {most, inner_width(activation_, ffn_)});
   saved.activated = {nullptr, type_, {most, ffn_}};
   if (!activates_in_quantizers()) saved.activated = arena.keep(type_, saved.activated.shape);
-  saved.out = arena.keep(type_, {rows_.answers(tokens), hidden_});
+  saved.out = arena.keep(type_, {rows_.expert_outputs(tokens), hidden_});
   if (shared_) saved.shared = shared_->place(arena, tokens);
   return saved;
 }
 
-Moe::Saved Moe::there(const Saved& saved) const {
+Moe::Saved Moe::arrived(const Saved& saved) const {
   const std::int64_t rows = rows_.rows(saved.rows);
-  Saved there = saved;
-  for (Tensor* tensor : {&there.x, &there.pre}) *tensor = tensor->row_range(0, rows);
-  there.activated.shape = {rows, ffn_};
-  return there;
+  Saved arrived = saved;
+  for (Tensor* tensor : {&arrived.x, &arrived.pre}) *tensor = tensor->row_range(0, rows);
+  arrived.activated.shape = {rows, ffn_};
+  return arrived;
 }
 
 void Moe::route_tokens(const Call& call, const Tensor& x, const Routing& routing) const {
@@ -89,29 +89,31 @@ void Moe::forward(const Call& call, const Tensor& x, const Saved& saved, const T
   const Tensor shared = shared_ && y ? call.arena.temp(type_, x.shape) : Tensor{};
   route_tokens(call, x, saved.rows.routing);
   dispatch(call, x, saved, shared);
-  const Routing held = rows_.held(saved.rows);
-  const Saved now = there(saved);
+  const Routing held = rows_.local_routing(saved.rows);
+  const Saved now = arrived(saved);
   up_.forward(call, now.pre, now.x, held);
   if (!activates_in_quantizers()) activate(call.stream, activation_, now.activated, now.pre);
   {
     const Arena::Frame frame(call.arena);
-    const Tensor answers = rows_.of_experts(call.arena, saved.rows, saved.out);
-    down_.forward(call, answers, activated(now), held);
-    if (Pending home = rows_.back(call, saved.rows, saved.out, answers, "expert answers")) home.wait(call.stream);
+    const Tensor expert_outputs = rows_.of_experts(call.arena, saved.rows, saved.out);
+    down_.forward(call, expert_outputs, activated(now), held);
+    if (Pending combined = rows_.combine(call, saved.rows, saved.out, expert_outputs, "expert answers"))
+      combined.wait(call.stream);
   }
   if (y) combine_forward(call.stream, y, saved.out, saved.rows.routing, shared);
 }
 
 void Moe::dispatch(const Call& call, const Tensor& x, const Saved& saved, const Tensor& shared) const {
   const Arena::Frame frame(call.arena);
-  const ExpertRows::Counts counts = rows_.count(call, saved.rows);
+  const TokenDispatcher::Counts counts = rows_.start_counts(call, saved.rows);
   // On the device while the host waits for the counts.
-  const Tensor asked = rows_.of_tokens(call.arena, saved.rows, saved.x);
-  permute_forward(call.stream, asked, x, saved.rows.routing);
-  rows_.counted(call, saved.rows, counts);
-  ExpertRows::Travel travel = rows_.out(call, saved.rows, there(saved).x, asked, {}, "expert rows");
+  const Tensor permuted = rows_.of_tokens(call.arena, saved.rows, saved.x);
+  permute_forward(call.stream, permuted, x, saved.rows.routing);
+  rows_.finish_counts(call, saved.rows, counts);
+  TokenDispatcher::Dispatch dispatched =
+      rows_.start_dispatch(call, saved.rows, arrived(saved).x, permuted, {}, "expert rows");
   if (shared_) shared_->forward(call, x, *saved.shared, shared);  // under the exchange
-  rows_.arrive(call, saved.rows, std::move(travel));
+  rows_.finish_dispatch(call, saved.rows, std::move(dispatched));
 }
 
 void Moe::backward(const Call& call, const Tensor& dx, const Tensor& dy, const Tensor& x, const Saved& saved) const {
@@ -121,17 +123,18 @@ void Moe::backward(const Call& call, const Tensor& dx, const Tensor& dy, const T
   const Tensor dlogits = call.arena.temp(sum_type_, routing.scores.shape);
   {
     const Arena::Frame inner(call.arena);
-    const Tensor drows = call.arena.temp(type_, there(saved).x.shape);  // of the answers, then of what was asked
+    const Tensor drows = call.arena.temp(type_, arrived(saved).x.shape);  // of the answers, then of what was asked
     const Tensor numbers = up_.draws() ? call.arena.temp(DType::i64, {drows.rows()}) : Tensor{};
     {
       const Arena::Frame travelling(call.arena);
       const Tensor dweight = call.arena.temp(sum_type_, routing.weight.shape);
-      const Tensor answers = rows_.of_tokens(call.arena, saved.rows, drows);
-      combine_backward(call.stream, answers, dweight, dy, saved.out, routing);
-      ExpertRows::Travel travel = rows_.out(call, saved.rows, drows, answers, numbers, "answer gradients");
+      const Tensor expert_outputs = rows_.of_tokens(call.arena, saved.rows, drows);
+      combine_backward(call.stream, expert_outputs, dweight, dy, saved.out, routing);
+      TokenDispatcher::Dispatch dispatched =
+          rows_.start_dispatch(call, saved.rows, drows, expert_outputs, numbers, "answer gradients");
       router_backward(call, dlogits, dweight, x, routing);  // under the exchange, as is the next
       if (shared_) shared_->backward(call, dx, dy, x, *saved.shared);
-      rows_.arrive(call, saved.rows, std::move(travel));
+      rows_.finish_dispatch(call, saved.rows, std::move(dispatched));
     }
     experts_backward(call, dx, saved, drows, numbers);
   }
@@ -140,8 +143,8 @@ void Moe::backward(const Call& call, const Tensor& dx, const Tensor& dy, const T
 
 void Moe::experts_backward(const Call& call, const Tensor& dx, const Saved& saved, const Tensor& drows,
                            const Tensor& numbers) const {
-  const Routing held = rows_.held(saved.rows);
-  const Saved now = there(saved);
+  const Routing held = rows_.local_routing(saved.rows);
+  const Saved now = arrived(saved);
   const Tensor dact = call.arena.temp(type_, now.activated.shape);
   {
     const Arena::Frame frame(call.arena);
@@ -154,11 +157,11 @@ void Moe::experts_backward(const Call& call, const Tensor& dx, const Saved& save
                                      : activate_backward(call.stream, call.arena, activation_, dact, now.pre);
   const Factors::Gradient dpre = up_.gradient(call, of_pre, numbers);
   up_.input_gradient(call, drows, dpre, held);
-  const Tensor asked = rows_.of_tokens(call.arena, saved.rows, drows);
-  Pending home = rows_.back(call, saved.rows, asked, drows, "row gradients");
+  const Tensor permuted = rows_.of_tokens(call.arena, saved.rows, drows);
+  Pending combined = rows_.combine(call, saved.rows, permuted, drows, "row gradients");
   up_.weight_gradient(call, dpre, now.x, held);  // under the exchange
-  if (home) home.wait(call.stream);
-  permute_backward(call.stream, dx, asked, saved.rows.routing, shared_ ? dx : Tensor{});
+  if (combined) combined.wait(call.stream);
+  permute_backward(call.stream, dx, permuted, saved.rows.routing, shared_ ? dx : Tensor{});
 }
 
 void Moe::router_backward(const Call& call, const Tensor& dlogits, const Tensor& dweight, const Tensor& x,

@@ -1,5 +1,5 @@
 #pragma once
-#include "core/model/layers/expert_rows.hpp"
+#include "core/model/layers/token_dispatcher.hpp"
 #include "core/model/layers/experts.hpp"
 #include "core/model/layers/shared_expert.hpp"
 
@@ -14,7 +14,7 @@ namespace tessera {
 class Moe {
  public:
   struct Saved {
-    ExpertRows::Saved rows;
+    TokenDispatcher::Saved rows;
     Tensor x;          ///< [S,C], gathered
     Tensor pre;        ///< [S,F], swiglu [S,2F]
     Tensor activated;  ///< [S,F], the activation's output; without memory where a quantizer computes it
@@ -37,7 +37,7 @@ class Moe {
   /// What down multiplies.
   Factors::Input activated(const Saved& now) const;
   /// Of the memory of what experts keep, the rows that there are.
-  Saved there(const Saved& saved) const;
+  Saved arrived(const Saved& saved) const;
   void route_tokens(const Call& call, const Tensor& x, const Routing& routing) const;
   /// Fills saved.x, the tokens' rows, with their experts' ranks; and what the shared expert saves, and its answer
   /// `shared`, where that is wanted.
@@ -58,7 +58,7 @@ class Moe {
   std::optional<ParamId> bias_;  ///< of the choice; its gradient is the load
   std::optional<ParamId> load_;  ///< of the step before, for the balance loss; its gradient is that of this one
   Experts up_, down_;
-  ExpertRows rows_;
+  TokenDispatcher rows_;
   std::optional<SharedExpert> shared_;
 };
 

@@ -17,7 +17,7 @@ struct WireBucket {
   /// Places of the whole weights, which must outlive the wire: one permanent place, of which this rank's part is its
   /// slice; or, under full sharding, the slots of a pool.
   std::span<const Planes> places;
-  Tensor staged;  ///< bf16 staged for the all-gather, valid until consume(); Travel::bf16 alone
+  Tensor staged;  ///< bf16 staged for the all-gather, valid until post_process(); Travel::bf16 alone
   Tensor master;  ///< this rank's slice, fp32
   /// Whether this rank's shard has memory of its own.
   bool shard_apart() const { return places.size() > 1; }

@@ -43,16 +43,17 @@ std::vector<WireBucket> by_processes(const WireContext& context, std::span<const
   return sorted;
 }
 
-Parts parts_of_kind(const WireContext& context, const Bucket& bucket, PlaneKind kind, const StoredArray& whole) {
+RangesByRank ranges_of_kind(const WireContext& context, const Bucket& bucket, PlaneKind kind,
+                            const StoredArray& whole) {
   switch (kind) {
     case PlaneKind::rowwise_scales:
     case PlaneKind::columnwise_scales: {
       const Side side = kind == PlaneKind::rowwise_scales ? Side::rowwise : Side::columnwise;
-      return parts_of(bucket, whole, scale_densities(context.registry, bucket, side));
+      return ranges_of(bucket, whole, scale_densities(context.registry, bucket, side));
     }
-    case PlaneKind::block_scales: return parts_of(bucket, whole, block_scale_densities(context.registry, bucket));
-    case PlaneKind::amax: return parts_of(bucket, whole, member_densities(bucket));
-    default: return parts_of_data(bucket, *bucket.key.format.codes);
+    case PlaneKind::block_scales: return ranges_of(bucket, whole, block_scale_densities(context.registry, bucket));
+    case PlaneKind::amax: return ranges_of(bucket, whole, member_densities(bucket));
+    default: return ranges_of_data(bucket, *bucket.key.format.codes);
   }
 }
 
@@ -83,7 +84,7 @@ void CodeShards::in_slots(const WireContext& context, Exchanges& exchanges) {
     require_one_owner(bucket);
     for (const Side side : {Side::rowwise, Side::columnwise})
       for (const PlaneKind kind : {data_of(format_, side), scales_of(side)})
-        exchanges.add(own.group, planes[kind].values, parts_of_kind(context, bucket, kind, planes[kind]));
+        exchanges.add(own.group, planes[kind].values, ranges_of_kind(context, bucket, kind, planes[kind]));
   }
   owned_ = placed_table(context.device, format_, owned);
 }
@@ -112,7 +113,7 @@ std::vector<QuantizedMatrix> CodeShards::keep(const WireContext& context, std::s
   const auto place = [&](PlaneKind kind, DType type, const Shape& shape) {
     if (kind == PlaneKind::amax) return members_->mine(number, shape.elements());
     if (!both_travel() && kind != PlaneKind::rowwise && kind != PlaneKind::block_scales) return Tensor{};
-    const Parts& parts = exchanges.keep(parts_of_kind(context, bucket, kind, own.places.front()[kind]));
+    const RangesByRank& parts = exchanges.keep(ranges_of_kind(context, bucket, kind, own.places.front()[kind]));
     const Tensor kept = context.device.allocate(Category::weights, type, {parts.counts[rank]});
     clear(context.device.compute(), kept);  // gaps stay zeros
     const bool columns = kind == PlaneKind::columnwise || kind == PlaneKind::columnwise_scales;
@@ -142,7 +143,7 @@ void CodeShards::cast(const WireContext& context, Exchanges& exchanges) {
   for (std::size_t i = 0; i < buckets_.size(); ++i) {
     const Bucket& bucket = context.bucket(buckets_[i]);
     const auto travels = [&](PlaneKind kind, const StoredArray& array) {
-      exchanges.add(buckets_[i].group, array.values, parts_of_kind(context, bucket, kind, array));
+      exchanges.add(buckets_[i].group, array.values, ranges_of_kind(context, bucket, kind, array));
     };
     const Planes& planes = buckets_[i].places.front();
     travels(PlaneKind::rowwise, planes[PlaneKind::rowwise]);
@@ -183,7 +184,7 @@ void CodeShards::agree(const WireContext& context) {
   }
 }
 
-void CodeShards::measure(Stream& stream) const {
+void CodeShards::measure_amaxes(Stream& stream) const {
   if (cast_) return measure_master_weights(stream, *cast_);
   if (!members_) return;
   members_->restart(stream);

@@ -19,8 +19,8 @@ class CodeShards {
   /// Allocates. Local.
   CodeShards(const WireContext& context, FormatId format, std::span<const WireBucket> buckets, Exchanges& exchanges);
 
-  void measure(Stream& stream) const;
-  std::span<const Tensor> agreed(ProcessGroup processes) const {
+  void measure_amaxes(Stream& stream) const;
+  std::span<const Tensor> amaxes(ProcessGroup processes) const {
     return agreed_[static_cast<std::size_t>(processes)];
   }
   /// Quantizes all groups at once, which `groups` must name. Throws Error{internal} otherwise.

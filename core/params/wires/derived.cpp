@@ -14,7 +14,7 @@ DerivedArrays::DerivedArrays(const WireContext& context, FormatId format, std::s
         tables_[place][group] = placed_table(context.device, format, all);
 }
 
-void DerivedArrays::build(Stream& stream, GroupId group, const Held& held) const {
+void DerivedArrays::build(Stream& stream, GroupId group, const Gathered& held) const {
   const auto place = static_cast<std::size_t>(held.place);
   if (held.sides == Sides::none || place >= tables_.size()) return;  // nothing to derive, or another wire's slot
   const std::optional<QuantizeTable>& table = tables_[place][group];

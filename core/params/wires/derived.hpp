@@ -22,7 +22,7 @@ class DerivedArrays {
                 const Matrices& matrices);
 
   /// Orders on `stream`. Local.
-  void build(Stream& stream, GroupId group, const Held& held) const;
+  void build(Stream& stream, GroupId group, const Gathered& held) const;
 
  private:
   DerivedFrom from_;

@@ -11,7 +11,7 @@
 namespace tessera {
 
 /// Which copies of a group's weights are gathered, and into which place.
-struct Held {
+struct Gathered {
   int place = 0;
   Sides sides = Sides::both;
 };
@@ -23,18 +23,18 @@ class Exchanges {
       : of_(layout.groups().size(), std::vector<BySides>(places)) {}
 
   /// Adds an exchange to every all-gather into part.place that gathers part.sides (none: to all of them).
-  void add(GroupId group, const Held& part, const Exchange& exchange) {
+  void add(GroupId group, const Gathered& part, const Exchange& exchange) {
     for (std::size_t sides = 0; sides < sets; ++sides)
       if (contains(static_cast<Sides>(sides), part.sides)) at(group, part.place)[sides].push_back(exchange);
   }
   /// Keeps ranges, to whose vectors exchanges refer.
-  const Parts& keep(Parts parts) { return parts_.emplace_back(std::move(parts)); }
+  const RangesByRank& keep(RangesByRank parts) { return parts_.emplace_back(std::move(parts)); }
   /// Adds an array that completes in place, in the only place of its group.
-  void add(GroupId group, const Tensor& array, Parts parts) {
-    const Parts& kept = keep(std::move(parts));
+  void add(GroupId group, const Tensor& array, RangesByRank parts) {
+    const RangesByRank& kept = keep(std::move(parts));
     add(group, {0, Sides::none}, {{}, array, kept.counts, kept.begins});
   }
-  std::span<Exchange> of(GroupId group, const Held& held) {
+  std::span<Exchange> of(GroupId group, const Gathered& held) {
     const auto place = static_cast<std::size_t>(held.place);
     if (place >= of_[group].size()) return {};  // a slot of another wire's groups
     return of_[group][place][static_cast<std::size_t>(held.sides)];
@@ -47,7 +47,7 @@ class Exchanges {
   BySides& at(GroupId group, int place) { return of_[group][static_cast<std::size_t>(place)]; }
 
   IndexedBy<GroupId, std::vector<BySides>> of_;
-  std::deque<Parts> parts_;
+  std::deque<RangesByRank> parts_;
 };
 
 }  // namespace tessera

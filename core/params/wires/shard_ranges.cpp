@@ -16,7 +16,7 @@ std::int64_t entry_at(const Bucket& bucket, const StoredArray& array, const std:
   const std::int64_t within = position - bucket.members[m].offset.value;
   if (within >= bucket.members[m].size.value) return array.members[m].end();
   const Density& density = densities[m];
-  require(within % density.elements == 0, "parts_of", "a cut splits a row of blocks");
+  require(within % density.elements == 0, "ranges_of", "a cut splits a row of blocks");
   return array.members[m].first + within / density.elements * density.entries;
 }
 
@@ -32,8 +32,8 @@ std::vector<Density> densities_of(const ParamRegistry& registry, const Bucket& b
 
 }  // namespace
 
-Parts parts_of_data(const Bucket& bucket, FormatId format) {
-  Parts parts;
+RangesByRank ranges_of_data(const Bucket& bucket, FormatId format) {
+  RangesByRank parts;
   for (std::size_t r = 0; r < bucket.counts.size(); ++r) {
     parts.begins.push_back(formats::data_bytes(format, bucket.begins[r]));
     parts.counts.push_back(formats::data_bytes(format, bucket.begins[r] + bucket.counts[r]) - parts.begins[r]);
@@ -41,8 +41,8 @@ Parts parts_of_data(const Bucket& bucket, FormatId format) {
   return parts;
 }
 
-Parts parts_of(const Bucket& bucket, const StoredArray& array, const std::vector<Density>& densities) {
-  Parts parts;
+RangesByRank ranges_of(const Bucket& bucket, const StoredArray& array, const std::vector<Density>& densities) {
+  RangesByRank parts;
   for (std::size_t r = 0; r < bucket.counts.size(); ++r) {
     const std::int64_t begin = bucket.begins[r], end = begin + bucket.counts[r];
     parts.begins.push_back(entry_at(bucket, array, densities, begin));

@@ -33,13 +33,13 @@ class Wire {
   Wire& operator=(const Wire&) = delete;
 
   /// Computes the amaxes of the elements that this rank owns.
-  void measure(Stream& stream) const {
-    if (codes_) codes_->measure(stream);
+  void measure_amaxes(Stream& stream) const {
+    if (codes_) codes_->measure_amaxes(stream);
   }
-  /// The amaxes of one process group's buckets: u16 bits of bf16 numbers >= 0. measure() writes this rank's; stage()
-  /// expects their maxima over ranks (all-reduce) in the same place. Empty if ranks need not agree.
-  std::span<const Tensor> agreed(ProcessGroup processes) const {
-    return codes_ ? codes_->agreed(processes) : std::span<const Tensor>();
+  /// The amaxes of one process group's buckets: u16 bits of bf16 numbers >= 0. measure_amaxes() writes this rank's;
+  /// stage() expects their maxima over ranks (all-reduce) in the same place. Empty if ranks need not agree.
+  std::span<const Tensor> amaxes(ProcessGroup processes) const {
+    return codes_ ? codes_->amaxes(processes) : std::span<const Tensor>();
   }
   /// Claims this rank's slice of bf16 weights for an update of the masters, which writes it: stage() leaves it out
   /// until release_claims(). Empty, and nothing claimed, where the weights are not bf16.
@@ -53,9 +53,9 @@ class Wire {
     codes_->stage(stream, groups);
   }
   /// Buffers of a group's all-gather; valid as long as the wire. ParamSync opens them once.
-  std::span<Exchange> exchanges(GroupId group, const Held& held) { return exchanges_.of(group, held); }
+  std::span<Exchange> exchanges(GroupId group, const Gathered& held) { return exchanges_.of(group, held); }
   /// Post-processing of the all-gather: derives the stored arrays that have not travelled from those that have.
-  void consume(Stream& stream, GroupId group, const Held& held) const {
+  void post_process(Stream& stream, GroupId group, const Gathered& held) const {
     if (derived_) derived_->build(stream, group, held);
   }
   /// The operand that products read: a parameter in one place, [out, in] (vectors: [n]; grouped: all members).

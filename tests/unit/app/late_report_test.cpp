@@ -20,7 +20,7 @@ class Steps {
       return Problems();
     });
   }
-  ~Steps() { engine_.sync().settle(engine_.stream()); }
+  ~Steps() { engine_.sync().unshard_all(engine_.stream()); }
 
   LateReport& begun(std::int64_t step) {
     const std::int64_t global = config_.batch.global;

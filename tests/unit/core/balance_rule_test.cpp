@@ -47,7 +47,7 @@ class BalanceRule : public ::testing::Test {
     }
     return usage;
   }
-  BucketId counted() const { return layout_.place({1}).bucket; }
+  BucketId counted() const { return layout_.placement({1}).bucket; }
 
   /// One step of gradients of `slope` and of counts below, at and above the shares, in turn.
   ClipResult step(float slope) {
@@ -92,8 +92,8 @@ TEST_F(BalanceRule, HasItsOwnBucketsInFp32WithoutState) {
   const BucketKey& key = layout_.buckets()[counted()].key;
   EXPECT_EQ(key.owner, OwnerKind::counted);
   EXPECT_EQ(key.format, (WeightFormat{DType::f32, {}}));
-  EXPECT_EQ(layout_.place({3}).bucket, counted());
-  EXPECT_NE(layout_.place({0}).bucket, counted());
+  EXPECT_EQ(layout_.placement({3}).bucket, counted());
+  EXPECT_NE(layout_.placement({0}).bucket, counted());
   optimizers_.visit_state([&](const StateSlot& slot) {
     for (const BucketSlice& slice : slot.slices) EXPECT_NE(slice.bucket, counted()) << slot.name;
   });
@@ -104,7 +104,7 @@ TEST_F(BalanceRule, HasItsOwnBucketsInFp32WithoutState) {
 TEST_F(BalanceRule, StepsMembersAlone) {
   const std::vector<float> before = test::on_host<float>(device_, masters_.shard(counted()));
   std::vector<float> wanted = before;
-  for (const Piece& piece : layout_.pieces(counted(), Ranks{}))
+  for (const ShardRange& piece : layout_.shard_ranges(counted(), Ranks{}))
     for (std::int64_t e = 0; e < piece.count.value; ++e) {
       float& bias = wanted[static_cast<std::size_t>(piece.shard.value + e)];
       const auto turn = static_cast<float>(e % 3 - 1);
@@ -121,7 +121,7 @@ TEST_F(BalanceRule, StepsMembersAlone) {
   for (int p = 1; p <= 3; ++p) {
     const Use use = sync_.operand(stream(), {p}, Side::rowwise);
     EXPECT_EQ(use->data.type, DType::f32);
-    const auto at = wanted.begin() + layout_.place({p}).offset.value;
+    const auto at = wanted.begin() + layout_.placement({p}).offset.value;
     EXPECT_TRUE(test::same_bits(test::on_host<float>(device_, use->data), std::vector<float>(at, at + experts[p - 1])));
   }
 }

@@ -289,7 +289,7 @@ TEST(Check, AMixtureHasAWeightForEachPattern) {
 
 TEST(Check, WsdNeedsItsDecayWithinTheRun) {
   RunConfig config = sound();
-  config.optimizer.schedule = Schedule::wsd;
+  config.optimizer.schedule = RateSchedule::wsd;
   EXPECT_EQ(contradictions(config), List{"optimizer.decay_steps: missing: schedule wsd needs it"});
   config.optimizer.decay_steps = 80;
   config.optimizer.warmup_steps = 20;
@@ -545,8 +545,8 @@ TEST(Keys, SuggestWhatWasMeant) {
   EXPECT_EQ(nearest_key("model.experts"), "model.moe.experts");
   EXPECT_EQ(nearest_key("pipelines"), "");
   EXPECT_EQ(nearest_key(std::string(100000, 'x')), "");
-  EXPECT_EQ(nearest_word("cosin", choices_of<Schedule>()), "cosine");
-  EXPECT_EQ(nearest_word("cubic", choices_of<Schedule>()), "");
+  EXPECT_EQ(nearest_word("cosin", choices_of<RateSchedule>()), "cosine");
+  EXPECT_EQ(nearest_word("cubic", choices_of<RateSchedule>()), "");
 }
 
 TEST(Value, WritesWhatReadsBackToTheSameBits) {
@@ -580,8 +580,8 @@ TEST(Value, RangesHoldTheirEndsAndNoNan) {
 
 TEST(Choices, NamesReadBack) {
   EXPECT_EQ(choice_named<Norm>(name_of(Norm::rms)), Norm::rms);
-  EXPECT_EQ(choice_named<Schedule>("wsd"), Schedule::wsd);
-  EXPECT_EQ(choice_named<Schedule>("WSD"), std::nullopt);
+  EXPECT_EQ(choice_named<RateSchedule>("wsd"), RateSchedule::wsd);
+  EXPECT_EQ(choice_named<RateSchedule>("WSD"), std::nullopt);
 }
 
 }  // namespace

@@ -110,12 +110,12 @@ TEST(Cuts, MoveNoOffsetOwnEachElementOnceAndChangeTheHash) {
       for (BucketId b : flat.buckets().ids()) same &= flat.buckets()[b].begins == tile.buckets()[b].begins;
       EXPECT_EQ(flat.hash() == tile.hash(), same) << ranks << " ranks";
       EXPECT_EQ(same, ranks == 1);
-      for (int p = 0; p < registry.size(); ++p) EXPECT_EQ(flat.place({p}).offset, tile.place({p}).offset);
+      for (int p = 0; p < registry.size(); ++p) EXPECT_EQ(flat.placement({p}).offset, tile.placement({p}).offset);
       for (BucketId b : tile.buckets().ids()) {
         std::int64_t owned = 0, all = 0;
         for (const Placement& p : tile.buckets()[b].members) all += p.size.value;
         for (int r = 0; r < ranks; ++r)
-          for (const Piece& piece : tile.pieces(b, {{r, ranks}, {r, ranks}, {}})) owned += piece.count.value;
+          for (const ShardRange& piece : tile.shard_ranges(b, {{r, ranks}, {r, ranks}, {}})) owned += piece.count.value;
         EXPECT_EQ(owned, all);  // slices do not overlap, so each element is in one
       }
     }
@@ -126,7 +126,7 @@ using EntryOf = std::function<std::int64_t(std::size_t i, std::int64_t row, std:
 
 /// Expects that each entry is in the part of the rank that owns the elements it is made from, and that parts are
 /// contiguous and cover the array.
-void expect_packed(const ParamRegistry& registry, const Bucket& bucket, const Parts& parts, std::int64_t entries,
+void expect_packed(const ParamRegistry& registry, const Bucket& bucket, const RangesByRank& parts, std::int64_t entries,
                    const EntryOf& entry) {
   std::map<std::int64_t, std::int64_t> by_place;
   for (std::size_t r = 0; r < parts.counts.size(); ++r) {
@@ -175,21 +175,22 @@ TEST(Parts, AreWhatTheSlicesElementsAreMadeInto) {
               const Shape& m = registry[bucket.members[i].param].member;
               return formats::Matrix{m[0], m[1]};
             };
-            expect_packed(registry, bucket, parts_of_data(bucket, format), planes[PlaneKind::rowwise].values.elements(),
+            expect_packed(registry, bucket, ranges_of_data(bucket, format),
+                          planes[PlaneKind::rowwise].values.elements(),
                           [&](std::size_t i, std::int64_t row, std::int64_t column) {
                             return (bucket.members[i].offset.value + row * matrix(i).columns + column) *
                                    F::Element::bits / 8;
                           });
             if (!bucket.owns_blocks()) return;
             if (const StoredArray& amax = planes[PlaneKind::amax]; amax && how.matrices == OwnerKind::whole_matrix)
-              expect_packed(registry, bucket, parts_of(bucket, amax, member_densities(bucket)), amax.values.elements(),
+              expect_packed(registry, bucket, ranges_of(bucket, amax, member_densities(bucket)), amax.values.elements(),
                             [](std::size_t i, std::int64_t, std::int64_t) { return static_cast<std::int64_t>(i); });
             if constexpr (!F::scaled) {
               EXPECT_FALSE(static_cast<bool>(block_scales_of(device, registry, bucket)));
             } else if constexpr (F::block.rows == F::block.columns) {
               const StoredArray compact = block_scales_of(device, registry, bucket);
               expect_packed(registry, bucket,
-                            parts_of(bucket, compact, block_scale_densities(registry, bucket)),
+                            ranges_of(bucket, compact, block_scale_densities(registry, bucket)),
                             compact.values.elements(), [&](std::size_t i, std::int64_t row, std::int64_t column) {
                               const formats::Matrix grid = formats::blocks<F>(Side::rowwise, matrix(i));
                               return compact.members[i].first + row / F::block.rows * grid.columns +
@@ -198,7 +199,7 @@ TEST(Parts, AreWhatTheSlicesElementsAreMadeInto) {
             } else {
               for (const Side side : {Side::rowwise, Side::columnwise}) {
                 const StoredArray& scales = planes[scales_of(side)];
-                expect_packed(registry, bucket, parts_of(bucket, scales, scale_densities(registry, bucket, side)),
+                expect_packed(registry, bucket, ranges_of(bucket, scales, scale_densities(registry, bucket, side)),
                               scales.values.elements(), [&](std::size_t i, std::int64_t row, std::int64_t column) {
                                 const formats::Block block = formats::block_of<F>(side);
                                 return scales.members[i].first +
@@ -222,7 +223,7 @@ TEST(Parts, RefuseCutsInsideRowsOfBlocks) {
   const Bucket& bucket = layout.buckets()[{0}];
   const Planes planes = Planes::allocated(device, registry, bucket, Travel::codes);
   const std::vector<Density> densities = scale_densities(registry, bucket, Side::columnwise);
-  EXPECT_THROW(parts_of(bucket, planes[PlaneKind::columnwise_scales], densities), Error);
+  EXPECT_THROW(ranges_of(bucket, planes[PlaneKind::columnwise_scales], densities), Error);
 }
 
 }  // namespace

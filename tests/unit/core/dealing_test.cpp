@@ -14,7 +14,7 @@
 namespace tessera {
 namespace {
 
-using Runs = std::vector<OwnedRun>;
+using Runs = std::vector<OwnedRange>;
 
 std::vector<OwnerLoad> of_costs(const std::vector<double>& costs, std::int64_t elements = 1) {
   std::vector<OwnerLoad> members;
@@ -116,7 +116,7 @@ void expect_owned_whole_and_once(const ParamRegistry& registry, const ParamLayou
       owners += bucket.counts[rank] > 0;
       for (std::int64_t i = 0; i < bucket.counts[rank]; ++i)
         ++times[static_cast<std::size_t>(bucket.begins[rank] + i)];
-      for (const Piece& piece : layout.pieces(b, at(r, bucket.ranks()))) {
+      for (const ShardRange& piece : layout.shard_ranges(b, at(r, bucket.ranks()))) {
         ++pieces;
         if (bucket.key.owner == OwnerKind::element_sharded) continue;
         ASSERT_EQ(piece.count.value, registry[piece.param].member_elements()) << "a member is owned whole";

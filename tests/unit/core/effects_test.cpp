@@ -63,7 +63,7 @@ const Situation situations[] = {
     {"optimizer.muon.momentum", [](RunConfig& c) { c.optimizer.matrices = MatrixRule::muon; }, [](RunConfig&) {}},
     {"optimizer.muon.nesterov", [](RunConfig& c) { c.optimizer.matrices = MatrixRule::muon; },
      [](RunConfig& c) { c.optimizer.muon.nesterov = false; }},
-    {"optimizer.decay_steps", [](RunConfig& c) { c.optimizer.schedule = Schedule::wsd; },
+    {"optimizer.decay_steps", [](RunConfig& c) { c.optimizer.schedule = RateSchedule::wsd; },
      [](RunConfig& c) { c.optimizer.decay_steps = 7; }},
     {"parallel.expert_room",
      [](RunConfig& c) {

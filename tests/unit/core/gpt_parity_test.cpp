@@ -87,7 +87,7 @@ class Trainer {
     config_.clip = training.at("clip");
     const AdamWClock start;
     gpt.device.upload(stream(), clock_, &start);
-    std::vector<AdamWRun> runs;
+    std::vector<AdamWRange> runs;
     if (const auto& moe = gpt.model.shape().moe) slots_ = static_cast<double>(gpt.rows * moe->top_k);
     for (ParamId id : gpt.params.ids()) {
       const bool counted = is_counted(gpt.registry[id].role);

@@ -42,10 +42,10 @@ Ranks at(int r, int n) { return {{r, n}, {r, n}, {}}; }
 void expect_every_element_owned_once(const ParamRegistry& registry, const ParamLayout& layout) {
   for (int p = 0; p < registry.size(); ++p) {
     const ParamSpec& spec = registry[{p}];
-    const Bucket& bucket = layout.buckets()[layout.place({p}).bucket];
+    const Bucket& bucket = layout.buckets()[layout.placement({p}).bucket];
     std::vector<int> owners(static_cast<std::size_t>(spec.member_elements() * spec.members), 0);
     for (int r = 0; r < bucket.ranks(); ++r)
-      for (const Piece& piece : layout.pieces(layout.place({p}).bucket, at(r, bucket.ranks())))
+      for (const ShardRange& piece : layout.shard_ranges(layout.placement({p}).bucket, at(r, bucket.ranks())))
         for (std::int64_t i = 0; piece.param == ParamId{p} && i < piece.count.value; ++i)
           ++owners[static_cast<std::size_t>(piece.member * spec.member_elements() + piece.begin.value + i)];
     ASSERT_FALSE(owners.empty());
@@ -243,7 +243,7 @@ TEST(ParamLayout, HoldsModelsSmallerThanTheirRanks) {
   const ParamLayout layout = ParamLayout::build(registry, {9, 9, 1 << 20});
   expect_every_element_owned_once(registry, layout);
   int empty = 0;
-  for (int r = 0; r < 9; ++r) empty += layout.pieces({0}, at(r, 9)).empty();
+  for (int r = 0; r < 9; ++r) empty += layout.shard_ranges({0}, at(r, 9)).empty();
   EXPECT_EQ(empty, 8);
 }
 
@@ -269,7 +269,7 @@ TEST(ParamLayout, EveryRealElementOfADatasetIsInOnePiece) {
       }
       for (BucketId b : layout.buckets().ids())
         for (int r = 0; r < ranks; ++r)
-          for (const Piece& piece : layout.pieces(b, at(r, ranks)))
+          for (const ShardRange& piece : layout.shard_ranges(b, at(r, ranks)))
             for (std::int64_t i = 0; i < piece.real.value; ++i)
               ++owners[registry[piece.param].canonical.name].at(static_cast<std::size_t>(piece.canonical.value + i));
       for (const auto& [name, times] : owners)

@@ -261,7 +261,7 @@ class SteppedTest : public OptimizersTest {
     reference::adamw_advance(coefficients_, clock_, clip_);
     for (auto& [b, bucket] : expected_) {
       const std::vector<float> gradient = test::on_host<float>(device_, gradients.shard({b}));
-      for (const Piece& piece : layout_.pieces({b}, Ranks{})) {
+      for (const ShardRange& piece : layout_.shard_ranges({b}, Ranks{})) {
         const auto part = [&](auto& all) {
           return std::span(all).subspan(static_cast<std::size_t>(piece.shard.value),
                                         static_cast<std::size_t>(piece.count.value));
@@ -369,7 +369,7 @@ TEST_F(SteppedTest, ADroppedUpdateLeavesAllRoundingToPublication) {
     }));
   };
   const auto ask_for_all = [&](const Clipped& update) {
-    for (BucketId b : layout_.buckets().ids()) EXPECT_TRUE(update.claim_weights(b));
+    for (BucketId b : layout_.buckets().ids()) EXPECT_TRUE(update.weight_shard(b));
   };
   {
     const Clipped dropped = gradients(1).clipped(stream(), nullptr);

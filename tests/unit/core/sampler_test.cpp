@@ -280,9 +280,9 @@ TEST(Sampler, RefusesAnEmptyCorpusAndNegativeSamples) {
 }
 
 // Reference: seats by Sainte-Lague's rule, dealt one by one.
-std::vector<Mixture::Place> dealt(const std::vector<double>& weights, std::int64_t samples) {
+std::vector<Mixture::Draw> dealt(const std::vector<double>& weights, std::int64_t samples) {
   std::vector<std::int64_t> taken(weights.size());
-  std::vector<Mixture::Place> places;
+  std::vector<Mixture::Draw> places;
   for (std::int64_t s = 0; s < samples; ++s) {
     std::size_t best = 0;
     for (std::size_t i = 1; i < weights.size(); ++i)
@@ -312,7 +312,7 @@ TEST(Mixture, GivesEachCorpusItsShareOfEveryStretch) {
   for (const std::int64_t begin : {std::int64_t{0}, std::int64_t{1} << 20, std::int64_t{1} << 50}) {
     std::vector<std::int64_t> first(4, -1), taken(4);
     for (std::int64_t n = 1; n <= 30000; ++n) {
-      const Mixture::Place place = mixture.place(begin + n - 1);
+      const Mixture::Draw place = mixture.place(begin + n - 1);
       std::int64_t& start = first[place.corpus];
       if (start < 0) start = place.sample;
       EXPECT_EQ(place.sample, start + taken[place.corpus]++) << "none is left out, none comes twice";

@@ -115,7 +115,7 @@ TEST(Deck, ReadsEveryKey) {
   EXPECT_EQ(config.gather, (GatherConfig{GatherGranularity::automatic}));
   EXPECT_EQ(config.reduce, (ReduceConfig{0.25, ReduceOrder::rank}));
   EXPECT_EQ(config.optimizer, (OptimizerConfig{MatrixRule::muon, 1e-3, 0.8, 0.9, 1e-6, 0,
-                                               Moments::bf16, 2, Schedule::wsd, 5, 20, 1e-4, 2, 4.5,
+                                               Moments::bf16, 2, RateSchedule::wsd, 5, 20, 1e-4, 2, 4.5,
                                                {0.9, false, MuonCoefficients::polar_express, MuonScale::rms}}));
   EXPECT_EQ(config.comm, (CommConfig{7}));
   EXPECT_EQ(config.checkpoint, (CheckpointConfig{std::string("out/all"), 7, 3, 21, ExpertLayout::discrete,

@@ -97,7 +97,7 @@ class DeviceRuns {
   }
 
   Device& device_;
-  std::vector<AdamWRun> runs_;
+  std::vector<AdamWRange> runs_;
   AdamWTable table_;
 };
 
@@ -174,7 +174,7 @@ TEST(AdamW, WritesNothingBetweenRuns) {
   const std::vector<float> ones(all, 1), poison(all, nan);
   const Tensor master = test::on_device(device, ones), m = test::on_device(device, poison),
                v = test::on_device(device, poison), gradient = test::on_device(device, poison);
-  std::vector<AdamWRun> runs;
+  std::vector<AdamWRange> runs;
   for (int i = 0; i < 3; ++i) {
     const auto part = [&](const Tensor& whole) { return whole.flat(i * (n + gap), n); };
     const std::vector<float> zeros(n, 0);
@@ -238,7 +238,7 @@ TEST(AdamW, RefusesOtherTypesAndSizes) {
   Device device;
   const Tensor four = test::poisoned<float>(device, {4}), five = test::poisoned<float>(device, {5});
   const Tensor half = test::poisoned<bf16>(device, {4});
-  const auto table = [](const std::vector<AdamWRun>& runs) { return AdamWTable(runs); };
+  const auto table = [](const std::vector<AdamWRange>& runs) { return AdamWTable(runs); };
   EXPECT_NO_THROW(table({{four, four, four, four}}));
   EXPECT_THROW(table({{four, four, four, five}}), Error);
   EXPECT_THROW(table({{four, five, four, four}}), Error);

@@ -272,7 +272,7 @@ TEST(Arrival, EqualsReference) {
             arrival.row_of_slot = i32(std::ssize(wanted.row_of_slot));
             arrival.token_of_row = i32(rows);
             const Tensor seen = on_device(device, std::vector<double>{0.25, 0});
-            arrive(device.compute(), shape, arrival, on_device(device, counts), static_cast<Arrivals*>(seen.data));
+            arrive(device.compute(), shape, arrival, on_device(device, counts), static_cast<DispatchStats*>(seen.data));
             EXPECT_EQ(on_host<std::int32_t>(device, arrival.offsets), wanted.offsets);
             EXPECT_EQ(on_host<std::int32_t>(device, arrival.row_of_slot), wanted.row_of_slot);
             Integers tokens = wanted.token_of_row;

@@ -20,7 +20,7 @@ using Words = std::vector<std::int64_t>;
 
 /// The parts [parts, n] as rank `rank` has them.
 template <class T>
-RankParts parts_of(Device& device, const std::vector<T>& values, std::int64_t n, std::int64_t rank) {
+SumTerms parts_of(Device& device, const std::vector<T>& values, std::int64_t n, std::int64_t rank) {
   const auto own = values.begin() + rank * n;
   std::vector<T> others(values.begin(), own);
   others.insert(others.end(), own + n, values.end());
@@ -40,7 +40,7 @@ TYPED_TEST(SumInOrder, EqualsItsReferenceToTheBit) {
       const auto values = test::uniform<TypeParam>(parts * n, 1);
       const auto expected = reference::sum_in_order(std::span<const TypeParam>(values), parts);
       for (std::int64_t rank = 0; rank < parts; ++rank) {
-        const RankParts in = parts_of(device, values, n, rank);
+        const SumTerms in = parts_of(device, values, n, rank);
         const Tensor out = test::poisoned<TypeParam>(device, {n});
         sum_in_order(device.compute(), out, in);
         EXPECT_TRUE(test::same_bits(test::on_host<TypeParam>(device, out), expected));
@@ -66,7 +66,7 @@ TYPED_TEST(SumInOrder, LeavesIdleRanksOut) {
     const auto counted = values;
     values.resize(parts * n, std::numeric_limits<TypeParam>::quiet_NaN());
     for (std::int64_t rank = 0; rank < parts; ++rank) {
-      RankParts in = parts_of(device, values, n, rank);
+      SumTerms in = parts_of(device, values, n, rank);
       in.idle = idle;
       const Tensor out = test::poisoned<TypeParam>(device, {n});
       sum_in_order(device.compute(), out, in);
@@ -97,7 +97,7 @@ TEST(SumInOrder, KeepsTheOrder) {
 
 TEST(SumInOrder, RefusesWhatDoesNotFit) {
   Device device;
-  const RankParts in{test::poisoned<float>(device, {4}), test::poisoned<float>(device, {2, 4}), 2};
+  const SumTerms in{test::poisoned<float>(device, {4}), test::poisoned<float>(device, {2, 4}), 2};
   const Tensor out = test::poisoned<float>(device, {4});
   EXPECT_THROW(sum_in_order(device.compute(), test::poisoned<float>(device, {5}), in), Error);
   EXPECT_THROW(sum_in_order(device.compute(), test::poisoned<double>(device, {4}), in), Error);

@@ -9,23 +9,23 @@ namespace tessera {
 
 /// The way of a layer's rows from tokens to experts and back. Without expert parallelism a rank's experts compute the
 /// rows of its own tokens, where they lie; with it, what arrives from all ranks of the expert group.
-class ExpertRows {
+class TokenDispatcher {
  public:
   struct Saved {
     Routing routing;  ///< of this rank's tokens
     Routing arrival;  ///< of the rows that arrive; without expert parallelism of nothing
-    std::shared_ptr<RowCounts> counts;  ///< filled by counted(); null without expert parallelism
+    std::shared_ptr<DispatchCounts> counts;  ///< filled by finish_counts(); null without expert parallelism
   };
 
   /// Each expert's rows begin at multiples of `row_multiple`.
-  ExpertRows(const MoeShape& moe, std::int64_t length, std::int64_t row_multiple)
+  TokenDispatcher(const MoeShape& moe, std::int64_t length, std::int64_t row_multiple)
       : moe_(moe), length_(length), row_multiple_(row_multiple) {}
 
   RouterShape router_shape(std::int64_t tokens) const;
   /// Rows that this rank's experts have memory for.
   std::int64_t most(std::int64_t tokens) const;
   /// Rows of the experts' answers where the tokens of them are.
-  std::int64_t answers(std::int64_t tokens) const { return router_shape(tokens).rows(); }
+  std::int64_t expert_outputs(std::int64_t tokens) const { return router_shape(tokens).rows(); }
   Saved place(Arena& arena, std::int64_t tokens, DType sum_type) const;
 
   /// Counts of a layer's rows on their way to the host, in the caller's frame of the arena.
@@ -33,15 +33,15 @@ class ExpertRows {
     Tensor all;  ///< i32 [ranks, experts]
     Event copied;
   };
-  /// Tells the expert group how the tokens were routed. Collective over the expert group, as out() and back() are; all
-  /// three move nothing without expert parallelism.
-  Counts count(const Call& call, const Saved& saved) const;
+  /// Tells the expert group how the tokens were routed. Collective over the expert group, as start_dispatch() and
+  /// combine() are; all three move nothing without expert parallelism.
+  Counts start_counts(const Call& call, const Saved& saved) const;
   /// The host waits for the counts. From here on it is known which rows arrive.
-  void counted(const Call& call, const Saved& saved, const Counts& counts) const;
+  void finish_counts(const Call& call, const Saved& saved, const Counts& counts) const;
   /// Of the rows that this rank's experts compute: where each expert's begin, and which are no token's.
-  Routing held(const Saved& saved) const;
+  Routing local_routing(const Saved& saved) const;
   /// How many those are, gaps between experts included.
-  std::int64_t rows(const Saved& saved) const { return held(saved).token_of_row.elements(); }
+  std::int64_t rows(const Saved& saved) const { return local_routing(saved).token_of_row.elements(); }
 
   /// Room for the rows of this rank's tokens: `experts_rows` itself where they are those of its experts, else a
   /// temporary of the same type and width.
@@ -49,19 +49,19 @@ class ExpertRows {
   /// The same for what the experts compute, of the width of `tokens_rows`.
   Tensor of_experts(Arena& arena, const Saved& saved, const Tensor& tokens_rows) const;
   /// Rows under way to their experts, in the caller's frame of the arena: what they become, and how they arrive.
-  struct Travel {
+  struct Dispatch {
     Tensor rows, numbers;
     Tensor arriving, arriving_numbers;
     Pending pending;
   };
   /// Begins to send rows of tokens to their experts. `numbers` (i64 [rows], or empty) becomes the number of each, from
-  /// its token's place in the global batch. What is enqueued until arrive() overlaps with the exchange.
-  Travel out(const Call& call, const Saved& saved, const Tensor& experts_rows, const Tensor& of_tokens,
+  /// its token's place in the global batch. What is enqueued until finish_dispatch() overlaps with the exchange.
+  Dispatch start_dispatch(const Call& call, const Saved& saved, const Tensor& experts_rows, const Tensor& of_tokens,
              const Tensor& numbers, const char* label) const;
   /// Waits for the rows and orders them by expert.
-  void arrive(const Call& call, const Saved& saved, Travel travel) const;
+  void finish_dispatch(const Call& call, const Saved& saved, Dispatch dispatched) const;
   /// Begins to send rows of experts to their tokens. The result is empty without expert parallelism.
-  Pending back(const Call& call, const Saved& saved, const Tensor& of_tokens, const Tensor& experts_rows,
+  Pending combine(const Call& call, const Saved& saved, const Tensor& of_tokens, const Tensor& experts_rows,
                const char* label) const;
 
  private:
