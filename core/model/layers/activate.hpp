@@ -58,7 +58,7 @@ inline Factors::Input activation_of(Activation kind, const Tensor& pre) {
   }
   return pre;
 }
-inline Factors::Output activation_gradient_of(Activation kind, const Tensor& dy, const Tensor& pre) {
+inline Factors::OutputGradient activation_gradient_of(Activation kind, const Tensor& dy, const Tensor& pre) {
   switch (kind) {
     case Activation::gelu: return GeluGradient{dy, pre};
     case Activation::swiglu: return SwigluGradient{dy, pre};

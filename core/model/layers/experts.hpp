@@ -31,7 +31,7 @@ class Experts {
   void forward(const Call& call, const Tensor& y, const Factors::Input& x, const Routing& routing) const;
   /// dy as both products of backward take it, in the caller's frame of the arena. `numbers` (i64 [S]) of the rows,
   /// where gradients draw(): what random rounding is keyed by.
-  Factors::Gradient gradient(const Call& call, const Factors::Output& dy, const Tensor& numbers) const {
+  Factors::Gradient gradient(const Call& call, const Factors::OutputGradient& dy, const Tensor& numbers) const {
     return factors_.gradient(call, dy, false, numbers);
   }
   bool draws() const { return factors_.draws(); }

@@ -152,7 +152,7 @@ void Moe::experts_backward(const Call& call, const Tensor& dx, const Saved& save
     down_.weight_gradient(call, danswers, activated(now), held);
     down_.input_gradient(call, dact, danswers, held);
   }
-  const Factors::Output of_pre = activates_in_quantizers()
+  const Factors::OutputGradient of_pre = activates_in_quantizers()
                                      ? activation_gradient_of(activation_, dact, now.pre)
                                      : activate_backward(call.stream, call.arena, activation_, dact, now.pre);
   const Factors::Gradient dpre = up_.gradient(call, of_pre, numbers);
