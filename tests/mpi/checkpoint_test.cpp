@@ -69,7 +69,7 @@ void expect_past_the_cache(const fs::path& path) {
 TEST(Checkpoints, OfLargeTensorsAreSavedPastTheCacheAndLoadPastAndThroughIt) {
   RunConfig config = config_of(ExpertWeights::single);
   config.model.vocab = std::int64_t{2111};
-  config.model.ffn = std::int64_t{200};
+  config.model.moe->ffn = std::int64_t{200};
   config.reduce.bucket_mib = 0.3;
   derive(config);
   Trial first(config);
@@ -201,7 +201,7 @@ TEST(Checkpoints, OfAnotherModelAreRefusedWithAList) {
   run.train(1);
   run.save(folder.path());
   RunConfig wider = config_of(ExpertWeights::single);
-  wider.model.ffn = std::int64_t{48};
+  wider.model.moe->ffn = std::int64_t{48};
   Trial other(wider);
   const std::string text = refused([&] { other.load(folder.path() / step_folder(1)); });
   EXPECT_NE(text.find("shape: /model/layers.0.moe.experts.gate_up.weight is [4,80,32], the model has [4,96,32]"),

@@ -15,6 +15,7 @@ inline RunConfig model(RunConfig config, RecipeName recipe) {
   config.model.hidden = 64;
   config.model.seq_len = 32;
   config.model.ffn = std::int64_t{64};
+  if (config.model.moe) config.model.moe->ffn = std::int64_t{64};
   config.model.head_dim = std::int64_t{16};
   config.precision.recipe = recipe;
   config.precision.primary_weights = recipe == RecipeName::bf16 ? PrimaryWeights::bf16 : PrimaryWeights::quantized;
