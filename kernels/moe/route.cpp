@@ -331,6 +331,20 @@ void check_counted(const char* kernel, const RouterShape& shape, const Routing& 
           kernel, "counted is [E], of the weights' type");
 }
 
+// n = beta n + each expert's slots, over all sequences.
+template <class A>
+void add_load_to(Stream& stream, const Gradient& n, const RouterShape& shape, const Routing& routing) {
+  const std::int64_t sequences = shape.sequences, experts = shape.experts;
+  const std::int32_t* const load = routing.load.as<std::int32_t>();
+  A* const out = n.sum.as<A>();
+  const A beta = A(n.beta);
+  launch(stream, "add_load", experts, KOKKOS_LAMBDA(std::int64_t e) {
+    std::int64_t own = 0;
+    for (std::int64_t b = 0; b < sequences; ++b) own += load[b * experts + e];
+    out[e] = beta == A(0) ? A(own) : beta * out[e] + A(own);
+  });
+}
+
 template <class F> void dispatch_statistic(DType type, const char* kernel, const F& f) {
   require(type == DType::f32 || type == DType::f64, kernel, "router values are f32 or f64");
   if (type == DType::f32) f.template operator()<float>();
@@ -383,17 +397,7 @@ void auxiliary_losses(Stream& stream, Arena& arena, const RouterShape& shape, co
 void add_load(Stream& stream, const Gradient& n, const RouterShape& shape, const Routing& routing) {
   check("add_load", shape, routing);
   require(n.sum.elements() == shape.experts, "add_load", "n is [E]");
-  const std::int64_t sequences = shape.sequences, experts = shape.experts;
-  const std::int32_t* const load = routing.load.as<std::int32_t>();
-  dispatch_statistic(n.sum.type, "add_load", [&]<class A>() {
-    A* const out = n.sum.as<A>();
-    const A beta = A(n.beta);
-    launch(stream, "add_load", experts, KOKKOS_LAMBDA(std::int64_t e) {
-      std::int64_t own = 0;
-      for (std::int64_t b = 0; b < sequences; ++b) own += load[b * experts + e];
-      out[e] = beta == A(0) ? A(own) : beta * out[e] + A(own);
-    });
-  });
+  dispatch_statistic(n.sum.type, "add_load", [&]<class A>() { add_load_to<A>(stream, n, shape, routing); });
 }
 
 void add_busiest_expert(Stream& stream, const RouterShape& shape, const Routing& routing, double* slots) {
