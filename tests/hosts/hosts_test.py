@@ -240,7 +240,8 @@ class Lost(OnHosts):
         self.check("h1", "cut", named=r"rank 0 \(h1\) does not answer")
 
     def test_a_host_is_killed(self):
-        self.check("h2", "loud", named="on h2 has ended without a word|BAD TERMINATION|EXIT")
+        # The launcher sees its proxy's end (control_cb) or a rank's, and may end the job before rank 0 has printed.
+        self.check("h2", "loud", named="on h2 has ended without a word|BAD TERMINATION|EXIT|control_cb")
 
     def again(self):
         """Hosts as they were, and no run directory."""
