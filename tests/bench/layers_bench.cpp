@@ -43,9 +43,8 @@ void rounding_many(benchmark::State& state) {
   std::vector<ConvertTable::Pair> list;
   for (std::int64_t i = 0; i < pairs; ++i) list.push_back({to.flat(i * each, each), from.flat(i * each, each)});
   ConvertTable table(list);
-  const Tensor memory = b.device().allocate(Category::staging, DType::u8, {table.bytes()});
-  b.device().upload(b.stream(), memory, table.image());
-  table.place(memory);
+  table.bind(b.device().allocate(Category::staging, DType::u8, {table.bytes()}));
+  b.device().upload(b.stream(), table);
   b.run(moved({from, to}), [&] { convert(b.stream(), table, 0, table.pairs()); });
 }
 

@@ -312,7 +312,7 @@ KernelLaunches launches_over_one_weight(FormatId format) {
     matrix.columnwise = column.copy();
     if (F::columnwise == formats::Columnwise::shared) matrix.columnwise.data = matrix.rowwise.data;
     if (F::tensor_amax) matrix.columnwise.amax = matrix.rowwise.amax;
-    const QuantizeTable table = placed_table(device, format, std::vector{matrix});
+    const QuantizeTable table = placed(device, QuantizeTable(format, std::vector{matrix}));
     const Tensor amaxes = device.allocate(Category::staging, DType::bf16, {table.amax_entries()});
     Stream& stream = device.compute();
     const auto launches_of = [&](const auto& kernel) {

@@ -86,7 +86,7 @@ void CodeShards::in_slots(const WireContext& context, Exchanges& exchanges) {
       for (const PlaneKind kind : {data_of(format_, side), scales_of(side)})
         exchanges.add(own.group, planes[kind].values, ranges_of_kind(context, bucket, kind, planes[kind]));
   }
-  owned_ = placed_table(context.device, format_, owned);
+  owned_ = placed(context.device, QuantizeTable(format_, owned));
 }
 
 /// Blocks of one owner whose shards have memory of their own: codes and scales travel at each visit, of both copies or
@@ -96,7 +96,7 @@ void CodeShards::apart(const WireContext& context, Exchanges& exchanges) {
   std::vector<QuantizedMatrix> owned;
   for (std::size_t i = 0; i < buckets_.size(); ++i)
     for (QuantizedMatrix& matrix : keep(context, i, exchanges)) owned.push_back(std::move(matrix));
-  owned_ = placed_table(context.device, format_, owned);
+  owned_ = placed(context.device, QuantizeTable(format_, owned));
   for (const ProcessGroup processes : process_groups)
     if (members_ && members_->bits(processes).elements() > 0)
       agreed_[static_cast<std::size_t>(processes)] = {members_->bits(processes)};

@@ -11,7 +11,7 @@ DerivedArrays::DerivedArrays(const WireContext& context, FormatId format, std::s
   for (std::size_t place = 0; place < places; ++place)
     for (GroupId group : context.layout.groups().ids())
       if (const std::vector<QuantizedMatrix> all = matrices(place, group); !all.empty())
-        tables_[place][group] = placed_table(context.device, format, all);
+        tables_[place][group] = placed(context.device, QuantizeTable(format, all));
 }
 
 void DerivedArrays::build(Stream& stream, GroupId group, const Gathered& held) const {

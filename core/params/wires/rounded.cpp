@@ -20,13 +20,12 @@ RoundedShards::RoundedShards(const WireContext& context, Travel travel, std::spa
     : claimable_(travel == Travel::plain && gathered(travel, buckets.front(), 0).type == DType::bf16),
       slices_(slices_of(context, travel, buckets, exchanges)),
       claimed_(slices_.size()),
-      table_([this] {
+      table_([&] {
         std::vector<ConvertTable::Pair> pairs;
         for (const Slice& slice : slices_) pairs.push_back({slice.to, slice.master});
-        return ConvertTable(pairs);
+        return placed(context.device, ConvertTable(pairs));
       }()),
       ranges_(context.layout.groups().size()) {
-  place_table(context.device, table_);
   int pairs = 0;
   for (const Slice& slice : slices_) {
     Range& range = ranges_[slice.group];

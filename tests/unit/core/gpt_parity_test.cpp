@@ -102,9 +102,8 @@ class Trainer {
       }
     }
     table_ = AdamWTable(runs);
-    const Tensor memory = bytes(static_cast<std::size_t>(AdamWTable::bytes(std::ssize(runs))));
-    table_.place(memory);
-    gpt.device.upload(stream(), memory, table_.image());
+    table_.bind(bytes(static_cast<std::size_t>(table_.bytes())));
+    gpt.device.upload(stream(), table_);
   }
 
   /// One step on the golden's next batch; returns the loss before it.
