@@ -97,7 +97,8 @@ class Checks(unittest.TestCase):
         self.assertEqual([], names(lint.by_kernel(tree)))
 
     def test_header_inside_a_kernel_folder_is_no_kernel(self):
-        tree = {"kernels/a/inner.hpp": "void a(Stream& stream, const Tensor& x);", "kernels/a/a.cpp": '#include "kernels/a/inner.hpp"'}
+        tree = {"kernels/a/inner.hpp": "void a(Stream& stream, const Tensor& x);", "kernels/a/a.cpp": '#include "kernels/a/inner.hpp"',
+                "kernels/no_gpu.cpp": '#include "kernels/a/inner.hpp"'}
         self.assertEqual([], names(lint.by_kernel(tree)))
 
     def test_folder_needs_readme(self):

@@ -1,3 +1,4 @@
+// What a build without GPUs answers: it has no NCCL.
 #include "core/comm/nccl/nccl_communicator.hpp"
 #include "kernels/base/error.hpp"
 
