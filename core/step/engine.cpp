@@ -52,15 +52,11 @@ Engine::Engine(Device& device, const StepPlan& plan, Mesh& mesh)
       plan_(plan),
       mesh_(mesh),
       stream_(device.compute()),
-      masters_(device, plan.layout, mesh.ranks()),
-      sync_(device, plan.registry, plan.layout, plan.schedule, masters_, mesh, plan.sync),
+      built_(device, plan, mesh),
       optimizers_(rules_of(plan.optimizer, plan.balance, device, plan.registry, plan.layout, mesh.ranks()),
                   plan.layout),
       memory_(device, mesh.ranks().world, plan.sizes, std::ssize(optimizers_.counters())),
-      activations_(device.arena(Category::activations, plan.sizes.activation_bytes)),
       repeated_(device, mesh) {
-  require(mesh.ranks() == plan.ranks, "Engine", "runs on the ranks that were planned for");
-  for (const Workspace& place : plan.sizes.workspaces) stream_.workspace(place.purpose, place.bytes);
   if (const auto& moe = plan.model.shape().moe; moe && moe->group.size > 1)
     exchange_.emplace(device, mesh.experts(), moe->experts);
   digests_ = device.allocate(Category::staging, DType::u64, {std::ssize(fresh_state().tensors)});
@@ -75,23 +71,14 @@ void Engine::initialise() {
 }
 
 void Engine::initialise(const std::function<void(StateDict&)>& fill) {
-  Updated start =
-      masters_.initialise(stream_, plan_.registry, plan_.layout, mesh_.ranks(), plan_.seed);
-  StateDict state = weights();
-  fill(state);
+  Updated start = built_.initialise(digests_, fill);
   optimizers_.initialise(stream_);
   memory_.initialise(stream_, optimizers_.words_of(optimizers_.counters()));
-  sync_.publish(stream_, std::move(start));
-}
-
-StateDict Engine::weights() const {
-  StateDict state = masters_.state(plan_.registry, plan_.layout, mesh_.ranks());
-  state.digests = digests_;
-  return state;
+  built_.sync.publish(stream_, std::move(start));
 }
 
 StateDict Engine::fresh_state() const {
-  StateDict state = weights();
+  StateDict state = built_.state(digests_);
   optimizers_.visit_state(
       [&](const StateSlot& slot) { state.add(slot, plan_.registry, plan_.layout, mesh_.ranks()); });
   state.counters.rules = optimizers_.counters();
@@ -108,15 +95,15 @@ StateDict Engine::state() {
 void Engine::restore(const std::function<void(StateDict&)>& fill) {
   StateDict state = fresh_state();
   optimizers_.initialise(stream_);
-  Updated loaded = masters_.restore(stream_, [&] { fill(state); });
+  Updated loaded = built_.masters.restore(stream_, [&] { fill(state); });
   memory_.initialise(stream_, optimizers_.words_of(state.counters.rules));
-  sync_.publish(stream_, std::move(loaded));
+  built_.sync.publish(stream_, std::move(loaded));
 }
 
 Pass Engine::pass(GradientSink* gradients, std::int64_t round) {
   StepSums* sums = memory_.sums(round);
-  return {stream_, sync_, gradients,
-          activations_, sums, observer_ && gradients ? &sums->logits : nullptr,
+  return {stream_, built_.sync, gradients,
+          built_.activations, sums, observer_ && gradients ? &sums->logits : nullptr,
           {plan_.seed, memory_.step()}, exchange_ ? &*exchange_ : nullptr};
 }
 
@@ -160,10 +147,11 @@ Turn Engine::step(const HostSequences& batch, const StepScalars& scalars) {
     decide(gradients);
     Updated updated = update(confirmed(std::move(gradients)));
     const Region region(stream_, RegionName::publish);
-    sync_.publish(stream_, std::move(updated));  // weight = Q(bf16(master)), gathered now or under the next forward
+    // weight = Q(bf16(master)), gathered now or under the next forward
+    built_.sync.publish(stream_, std::move(updated));
   };
   if (replayable() && !checked)
-    repeated_.run(sync_.state(), work, [this] { sync_.replayed(); });
+    repeated_.run(built_.sync.state(), work, [this] { built_.sync.replayed(); });
   else
     work();
   fault_.reset();
@@ -172,17 +160,17 @@ Turn Engine::step(const HostSequences& batch, const StepScalars& scalars) {
 
 bool Engine::replayable() const {
   const bool as_planned = !fault_ && !once_ && !redo_;
-  return plan_.graph && as_planned && !exchange_ && !observer_ && !judge_ && !sync_.observed() &&
+  return plan_.graph && as_planned && !exchange_ && !observer_ && !judge_ && !built_.sync.observed() &&
          !device_.timeline().recording() && mesh_.on_streams();
 }
 
 /// The step's gradients. `digests`, unless null: those of its first micro-batch are added there.
 Accumulating Engine::accumulate(std::uint64_t* digests) {
   const Region region(stream_, RegionName::gradient);
-  Accumulating sum = sync_.accumulate();
+  Accumulating sum = built_.sync.accumulate();
   add_first(sum, memory_.micro_batch(0, plan_.sizes.micro, loss_scale()), 0, digests);
   for (std::int64_t round = 1; round < plan_.sizes.rounds; ++round) {
-    const Arena::Frame frame(activations_);
+    const Arena::Frame frame(built_.activations);
     plan_.model.gradient(pass(&sum, round), memory_.micro_batch(round, plan_.sizes.micro, loss_scale()));
   }
   return sum;
@@ -190,7 +178,7 @@ Accumulating Engine::accumulate(std::uint64_t* digests) {
 
 /// Adds the first micro-batch's gradient, sum += d loss / d w, with the faults of a spot check's computation.
 void Engine::add_first(Accumulating& sum, const MicroBatch& batch, int computation, std::uint64_t* digests) {
-  const Arena::Frame frame(activations_);
+  const Arena::Frame frame(built_.activations);
   const std::optional<Fault> fault = fault_in(computation);
   GradientSink* sink = &sum;
   std::optional<DigestingSink> digesting;
@@ -225,7 +213,7 @@ Accumulating Engine::spot_checked() {
 /// Computes a micro-batch of a spot check and drops it.
 StepFingerprint Engine::computed_again(int computation) {
   const Region region(stream_, RegionName::gradient);
-  Accumulating dropped = sync_.accumulate();
+  Accumulating dropped = built_.sync.accumulate();
   memory_.clear_sums(stream_);
   const int of = plan_.ranks.further_on(computation);
   add_first(dropped, memory_.micro_batch_of(of, computation, loss_scale()), computation,
@@ -301,17 +289,17 @@ Updated Engine::update(Reduced&& gradients) {
   if (observer_) observer_->reduced(stream_, gradients);
   Clipped clipped = std::move(gradients).clipped(stream_, memory_.clip());
   before_update_.hold(stream_);
-  Updated updated = optimizers_.step(stream_, std::move(clipped), masters_, {memory_.rate(), memory_.counters()});
+  Updated updated = optimizers_.step(stream_, std::move(clipped), built_.masters, {memory_.rate(), memory_.counters()});
   if (observer_) observer_->stepped(stream_);
   return updated;
 }
 
 Turn Engine::evaluate(const HostSequences& micro_batch) {
   require(micro_batch.sequences == plan_.sizes.micro, "Engine::evaluate", "takes one micro-batch, padding included");
-  const Forward forward = sync_.forward(stream_);
+  const Forward forward = built_.sync.forward(stream_);
   memory_.begin(stream_, micro_batch);
   {
-    const Arena::Frame frame(activations_);
+    const Arena::Frame frame(built_.activations);
     MicroBatch batch = memory_.micro_batch(0, micro_batch.sequences, 0);
     batch.padding = micro_batch.padding;
     batch.first_sequence = 0;
@@ -329,10 +317,10 @@ std::vector<float> Engine::next_logits(const std::vector<std::int32_t>& ids) {
   HostSequences sequence{ids, {}, 1};
   sequence.ids.resize(length);
   sequence.targets.resize(length);
-  const Forward forward = sync_.forward(stream_);
+  const Forward forward = built_.sync.forward(stream_);
   memory_.begin(stream_, sequence);
-  const Arena::Frame frame(activations_);
-  const Tensor logits = activations_.keep(DType::f32, {plan_.model.shape().vocabulary});
+  const Arena::Frame frame(built_.activations);
+  const Tensor logits = built_.activations.keep(DType::f32, {plan_.model.shape().vocabulary});
   plan_.model.next_logits(pass(nullptr), memory_.micro_batch(0, 1, 0).ids, static_cast<std::int64_t>(ids.size()) - 1,
                           logits);
   if (exchange_) {

@@ -2,15 +2,12 @@
 #include <functional>
 #include <optional>
 
-#include "core/comm/mesh.hpp"
 #include "core/model/row_exchange.hpp"
 #include "core/optim/optimizers.hpp"
-#include "core/params/param_sync.hpp"
-#include "core/state/state_dict.hpp"
+#include "core/step/built_model.hpp"
 #include "core/step/fingerprint.hpp"
 #include "core/step/repeated_work.hpp"
 #include "core/step/step_memory.hpp"
-#include "core/step/step_plan.hpp"
 #include "kernels/base/external_event.hpp"
 
 namespace tessera {
@@ -90,8 +87,8 @@ class Engine {
   std::int64_t replays() const { return repeated_.replays(); }
 
   void observe(StepObserver* observer) { observer_ = observer; }
-  ParamSync& sync() { return sync_; }
-  const Masters& masters() const { return masters_; }
+  ParamSync& sync() { return built_.sync; }
+  const Masters& masters() const { return built_.masters; }
   const Optimizers& optimizers() const { return optimizers_; }
   Stream& stream() { return stream_; }
 
@@ -116,18 +113,14 @@ class Engine {
   bool quantizes() const { return static_cast<bool>(plan_.model.shape().recipe.activation); }
   bool replayable() const;
   void require_room(const StepReport& report) const;
-  /// The masters only, as named tensors.
-  StateDict weights() const;
 
   Device& device_;
   const StepPlan& plan_;
   Mesh& mesh_;
   Stream& stream_;
-  Masters masters_;
-  ParamSync sync_;
+  BuiltModel built_;
   Optimizers optimizers_;
   StepMemory memory_;
-  Arena activations_;
   Tensor digests_;               ///< u64, one a tensor of state: of a state that is saved, or of gradients
   ExternalEvent before_update_;  ///< the update waits for a snapshot of the state to be copied; so do captured steps
   std::vector<std::int64_t> sum_counts_, sum_begins_;

@@ -101,12 +101,12 @@ MUTATIONS = [
              "mpi.collectives_test.2 *DroppedPendingFinishes*"),
     # Masters, published weights and quantization.
     mutation("masters_from_weights", "masters begin as what the weights' type holds of them", "core/step/engine.cpp",
-             "  sync_.publish(stream_, std::move(start));\n",
-             """  sync_.publish(stream_, std::move(start));
-  sync_.unshard_all(stream_);
-  sync_.visit_planes([&](const Plane& plane) {
+             "  built_.sync.publish(stream_, std::move(start));\n",
+             """  built_.sync.publish(stream_, std::move(start));
+  built_.sync.unshard_all(stream_);
+  built_.sync.visit_planes([&](const Plane& plane) {
     if (plane.kind == PlaneKind::rowwise && plane.values.type == DType::bf16)
-      convert(stream_, masters_.shard(plane.bucket),
+      convert(stream_, built_.masters.shard(plane.bucket),
               plan_.layout.buckets()[plane.bucket].slice(plane.values, mesh_.ranks()));
   });
 """,
