@@ -9,7 +9,7 @@
 
 #include "kernels/base/runtime.hpp"
 #include "kernels/convert/convert.hpp"
-#include "kernels/reference/quantize.hpp"
+#include "tests/reference/quantize.hpp"
 #include "tests/bench/timing.hpp"
 #include "tests/support/quantized.hpp"
 

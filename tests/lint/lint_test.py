@@ -93,7 +93,7 @@ class Checks(unittest.TestCase):
     def test_kernel_needs_reference_test_and_bench(self):
         tree = {"kernels/a/a.hpp": "void a(Stream& stream, const Tensor& x);"}
         self.assertEqual(["kernel-reference", "kernel-test", "kernel-bench"], names(lint.by_kernel(tree)))
-        tree |= {"kernels/reference/a.hpp": "", "tests/unit/kernels/a_test.cpp": "", "tests/bench/k_bench.cpp": '#include "kernels/a/a.hpp"'}
+        tree |= {"tests/reference/a.hpp": "", "tests/unit/kernels/a_test.cpp": "", "tests/bench/k_bench.cpp": '#include "kernels/a/a.hpp"'}
         self.assertEqual([], names(lint.by_kernel(tree)))
 
     def test_header_inside_a_kernel_folder_is_no_kernel(self):

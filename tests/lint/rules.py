@@ -58,7 +58,7 @@ RULES = [
          allowed=r"^core/device/", bad=("kernels/a/a.cpp", "Kokkos::fence();"), good=("core/device/device.cpp", "instance.fence();")),
     Rule("allocation", "kernels allocate nothing: temporaries come from an Arena, library state from the stream",
          r"\b(malloc|calloc|realloc|aligned_alloc|cudaMalloc\w*|kokkos_malloc|new)\b\s*[(<\w]|\bstd::(vector|deque|make_unique|make_shared)\b",
-         where=r"^kernels/.*\.(cpp|cu)$", allowed=r"^kernels/(base|reference)/|^kernels/no_gpu\.cpp$|^kernels/gemm/|^kernels/attention/library_cuda\.cu$|^kernels/quantize/table\.cpp$|^kernels/newton_schulz/table\.cpp$",    # plans and tables are made before the first step
+         where=r"^kernels/.*\.(cpp|cu)$", allowed=r"^kernels/base/|^kernels/no_gpu\.cpp$|^kernels/gemm/|^kernels/attention/library_cuda\.cu$|^kernels/quantize/table\.cpp$|^kernels/newton_schulz/table\.cpp$",    # plans and tables are made before the first step
          bad=("kernels/a/a.cpp", "std::vector<float> row(n);"), good=("kernels/a/a.cpp", "Tensor row = arena.temp(type, shape);")),
     Rule("atomics", "sums have one order; only integers (digest, exact sum of squares, blocks that have ended, slots of experts) may add in any",
          r"\batomic(_fetch)?_(add|sub)\b|\batomicAdd\b|\bstd::atomic<\s*(float|double)", allowed=r"^kernels/(digest|reduce|optim)/|^kernels/moe/route_cuda\.cu$",
@@ -87,9 +87,9 @@ RULES = [
     # One word, one meaning.
     Rule("vague-types", "a place, piece, part or slot says nothing of what it is: name the shard, range, position, addresses or memory",
          r"\b(struct|class)\s+(Place|Piece|Part|Held|Slot)\b", where=r"^(app|core|io|kernels)/.*" + CPP,
-         allowed=r"^(app/verbs/checkpoint\.cpp|core/comm/(mpi_communicator|staged|nccl/nccl_communicator)\.cpp|core/optim/muon\.hpp"
+         allowed=r"^(app/verbs/checkpoint\.cpp|core/comm/(mpi_communicator|staged)\.cpp|core/optim/muon\.hpp"
                  r"|io/checkpoint/stored_tensor\.hpp|io/convert/hf_folder\.cpp|io/metrics/metrics_log\.cpp|io/text/byte_pairs\.cpp"
-                 r"|kernels/(attention/sweep_sm90a\.cuh|gemm/plans\.hpp|newton_schulz/newton_schulz_cuda\.cu|quantize/(patch\.cuh|table\.cpp)|reference/attention\.cpp))$",
+                 r"|kernels/(attention/sweep_sm90a\.cuh|gemm/plans\.hpp|newton_schulz/newton_schulz_cuda\.cu|quantize/(patch\.cuh|table\.cpp)))$",
          bad=("core/params/slots.hpp", "struct Place {"), good=("core/params/slots.hpp", "struct WeightSlot {")),
     Rule("old-words", "the field's words: all-gathers and reductions start, weights are unsharded and resharded, groups are resident or transient",
          r"\b(pooled|walk_to_ready|begin_gather|begin_reduction|outdate|lease)\b", where=r"^core/.*" + CPP,

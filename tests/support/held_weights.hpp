@@ -5,7 +5,7 @@
 #include "core/layout/param.hpp"
 #include "kernels/gemm/operand.hpp"
 #include "kernels/random/random.hpp"
-#include "kernels/reference/quantize.hpp"
+#include "tests/reference/quantize.hpp"
 #include "tests/support/on_device.hpp"
 
 namespace tessera::test {

@@ -9,7 +9,7 @@
 #include <cstring>
 
 #include "kernels/digest/digest.hpp"
-#include "kernels/reference/digest.hpp"
+#include "tests/reference/digest.hpp"
 #include "tests/support/temporary_folder.hpp"
 
 namespace tessera {

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <limits>
 
-#include "kernels/reference/adamw.hpp"
+#include "tests/reference/adamw.hpp"
 #include "tests/support/compare.hpp"
 #include "tests/support/on_device.hpp"
 

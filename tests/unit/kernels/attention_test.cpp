@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "kernels/reference/attention.hpp"
+#include "tests/reference/attention.hpp"
 #include "tests/support/compare.hpp"
 #include "tests/support/norm.hpp"
 #include "tests/support/on_device.hpp"

@@ -4,7 +4,7 @@
 
 #include <limits>
 
-#include "kernels/reference/balance.hpp"
+#include "tests/reference/balance.hpp"
 #include "tests/support/compare.hpp"
 #include "tests/support/on_device.hpp"
 

@@ -9,7 +9,7 @@
 #include "kernels/convert/convert.hpp"
 #include "kernels/gemm/gemm.hpp"
 #include "kernels/gemm/route.hpp"
-#include "kernels/reference/activation.hpp"
+#include "tests/reference/activation.hpp"
 #include "tests/support/coded_factor.hpp"
 
 namespace tessera {

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <bit>
 
-#include "kernels/reference/convert.hpp"
+#include "tests/reference/convert.hpp"
 #include "tests/support/compare.hpp"
 #include "tests/support/on_device.hpp"
 

@@ -2,7 +2,7 @@
 
 #include "kernels/base/runtime.hpp"
 #include "kernels/quantize/quantize.hpp"
-#include "kernels/reference/quantize.hpp"
+#include "tests/reference/quantize.hpp"
 #include "tests/support/compare.hpp"
 #include "tests/support/every_format.hpp"
 #include "tests/support/quantized.hpp"

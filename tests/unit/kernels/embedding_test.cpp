@@ -4,7 +4,7 @@
 
 #include <limits>
 
-#include "kernels/reference/embedding.hpp"
+#include "tests/reference/embedding.hpp"
 #include "tests/support/compare.hpp"
 #include "tests/support/on_device.hpp"
 

@@ -6,8 +6,8 @@
 
 #include "kernels/base/math.hpp"
 #include "kernels/base/runtime.hpp"
-#include "kernels/reference/activation.hpp"
-#include "kernels/reference/gemm.hpp"
+#include "tests/reference/activation.hpp"
+#include "tests/reference/gemm.hpp"
 #include "tests/support/compare.hpp"
 #include "tests/support/norm.hpp"
 #include "tests/support/on_device.hpp"

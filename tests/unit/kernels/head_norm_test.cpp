@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "kernels/reference/head_norm.hpp"
+#include "tests/reference/head_norm.hpp"
 #include "tests/support/compare.hpp"
 #include "tests/support/norm.hpp"
 #include "tests/support/on_device.hpp"

@@ -4,7 +4,7 @@
 
 #include <limits>
 
-#include "kernels/reference/loss.hpp"
+#include "tests/reference/loss.hpp"
 #include "tests/support/compare.hpp"
 #include "tests/support/finite_differences.hpp"
 #include "tests/support/on_device.hpp"

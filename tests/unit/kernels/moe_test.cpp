@@ -7,7 +7,7 @@
 #include <limits>
 #include <numeric>
 
-#include "kernels/reference/moe.hpp"
+#include "tests/reference/moe.hpp"
 #include "tests/support/compare.hpp"
 #include "tests/support/finite_differences.hpp"
 #include "tests/support/on_device.hpp"

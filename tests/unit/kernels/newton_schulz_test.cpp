@@ -5,7 +5,7 @@
 #include <cmath>
 #include <limits>
 
-#include "kernels/reference/newton_schulz.hpp"
+#include "tests/reference/newton_schulz.hpp"
 #include "tests/support/compare.hpp"
 #include "tests/support/on_device.hpp"
 #include "tests/support/tolerances.hpp"

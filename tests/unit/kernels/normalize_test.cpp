@@ -6,7 +6,7 @@
 #include <numeric>
 
 #include "kernels/convert/convert.hpp"
-#include "kernels/reference/normalize.hpp"
+#include "tests/reference/normalize.hpp"
 #include "tests/support/compare.hpp"
 #include "tests/support/finite_differences.hpp"
 #include "tests/support/on_device.hpp"

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "kernels/activation/activation.hpp"
-#include "kernels/reference/activation.hpp"
+#include "tests/reference/activation.hpp"
 #include "tests/support/quantized_case.hpp"
 #include "tests/support/tolerances.hpp"
 

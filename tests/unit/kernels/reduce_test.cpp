@@ -7,7 +7,7 @@
 #include <cmath>
 #include <limits>
 
-#include "kernels/reference/reduce.hpp"
+#include "tests/reference/reduce.hpp"
 #include "tests/support/compare.hpp"
 #include "tests/support/on_device.hpp"
 

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "kernels/moe/moe.hpp"
-#include "kernels/reference/gemm.hpp"
+#include "tests/reference/gemm.hpp"
 #include "tests/support/compare.hpp"
 #include "tests/support/on_device.hpp"
 

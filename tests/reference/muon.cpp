@@ -1,4 +1,4 @@
-#include "kernels/reference/muon.hpp"
+#include "tests/reference/muon.hpp"
 
 namespace tessera::reference {
 

@@ -1,4 +1,4 @@
-#include "kernels/reference/loss.hpp"
+#include "tests/reference/loss.hpp"
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "kernels/reference/attention.hpp"
+#include "tests/reference/attention.hpp"
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "kernels/reference/adamw.hpp"
+#include "tests/reference/adamw.hpp"
 
 #include <cmath>
 

@@ -1,4 +1,4 @@
-#include "kernels/reference/moe.hpp"
+#include "tests/reference/moe.hpp"
 
 #include <algorithm>
 #include <cmath>

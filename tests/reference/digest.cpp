@@ -1,4 +1,4 @@
-#include "kernels/reference/digest.hpp"
+#include "tests/reference/digest.hpp"
 
 namespace tessera::reference {
 

@@ -1,4 +1,4 @@
-#include "kernels/reference/reduce.hpp"
+#include "tests/reference/reduce.hpp"
 
 #include <algorithm>
 #include <bit>

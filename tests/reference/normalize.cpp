@@ -1,4 +1,4 @@
-#include "kernels/reference/normalize.hpp"
+#include "tests/reference/normalize.hpp"
 
 #include <cmath>
 

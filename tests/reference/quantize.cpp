@@ -1,4 +1,4 @@
-#include "kernels/reference/quantize.hpp"
+#include "tests/reference/quantize.hpp"
 
 #include <bit>
 #include <utility>

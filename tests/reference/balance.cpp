@@ -1,4 +1,4 @@
-#include "kernels/reference/balance.hpp"
+#include "tests/reference/balance.hpp"
 
 namespace tessera::reference {
 

@@ -1,4 +1,4 @@
-#include "kernels/reference/newton_schulz.hpp"
+#include "tests/reference/newton_schulz.hpp"
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "kernels/reference/activation.hpp"
+#include "tests/reference/activation.hpp"
 
 #include <cmath>
 #include <numbers>

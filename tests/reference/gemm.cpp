@@ -1,4 +1,4 @@
-#include "kernels/reference/gemm.hpp"
+#include "tests/reference/gemm.hpp"
 
 namespace tessera::reference {
 namespace {

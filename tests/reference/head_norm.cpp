@@ -1,8 +1,8 @@
-#include "kernels/reference/head_norm.hpp"
+#include "tests/reference/head_norm.hpp"
 
 #include <algorithm>
 
-#include "kernels/reference/normalize.hpp"
+#include "tests/reference/normalize.hpp"
 
 namespace tessera::reference {
 namespace {

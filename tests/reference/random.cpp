@@ -1,4 +1,4 @@
-#include "kernels/reference/random.hpp"
+#include "tests/reference/random.hpp"
 
 #include <cmath>
 #include <numbers>

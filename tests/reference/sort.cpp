@@ -1,4 +1,4 @@
-#include "kernels/reference/sort.hpp"
+#include "tests/reference/sort.hpp"
 
 namespace tessera::reference {
 

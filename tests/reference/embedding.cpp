@@ -1,4 +1,4 @@
-#include "kernels/reference/embedding.hpp"
+#include "tests/reference/embedding.hpp"
 
 namespace tessera::reference {
 

@@ -1,4 +1,4 @@
-#include "kernels/reference/convert.hpp"
+#include "tests/reference/convert.hpp"
 
 #include <bit>
 #include <cmath>
