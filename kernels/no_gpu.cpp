@@ -73,16 +73,9 @@ bool router_weight_partials(Stream&, const Tensor&, const Tensor&, const Tensor&
 
 namespace tessera::normalize {
 
-bool forward(Stream&, Norm, const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
-             const Tensor&, const Tensor&, double) {
-  return false;
-}
-bool backward(Stream&, Norm, const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
-              const Tensor&) {
-  return false;
-}
-bool gradients(Stream&, Norm, const Tensor&, const Gradient&, const Gradient&, const Tensor&, const Tensor&,
-               const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&) {
+bool forward(Stream&, Norm, const NormForward&) { return false; }
+bool backward(Stream&, Norm, const NormBackward&) { return false; }
+bool gradients(Stream&, Norm, const Gradient&, const Gradient&, const NormBackward&, const Tensor&, const Tensor&) {
   return false;
 }
 

@@ -107,9 +107,11 @@ void number_rows(Stream& stream, const Tensor& numbers, const Routing& routing, 
 
 /// y [M,C] = sigmoid(logits [M]) * answer [M,C], in fp32, rounded once; y may be answer. logits: fp32 (fp64).
 void gate_forward(Stream& stream, const Tensor& y, const Tensor& answer, const Tensor& logits);
-/// danswer [M,C] = sigmoid(logits) * dy, rounded once; dlogits [M] = s (1 - s) <dy, answer>.
-void gate_backward(Stream& stream, const Tensor& danswer, const Tensor& dlogits, const Tensor& dy, const Tensor& answer,
-                   const Tensor& logits);
+/// danswer [M,C] = sigmoid(logits [M]) * dy [M,C], rounded once; dlogits [M] = s (1 - s) <dy, answer [M,C]>.
+struct GateBackward {
+  Tensor danswer = {}, dlogits = {}, dy = {}, answer = {}, logits = {};
+};
+void gate_backward(Stream& stream, const GateBackward& args);
 
 /// dlogits [M,E] from dweight and both auxiliary losses. `balance_scale` and `z_scale` hold the coefficient times the
 /// scale of the loss: d/dlogits of balance_scale * sum_seq E sum f P + z_scale * sum_tokens lse^2, f constant, of

@@ -85,7 +85,13 @@ template <class T> struct Normed {
         weight(b.random<T>({hidden})),
         mean(b.empty<Accumulator<T>>({tokens})),
         rstd(b.empty<Accumulator<T>>({tokens})) {}
-  void forward(Bench& b) const { norm_forward(b.stream(), Norm::rms, y, residual, {}, rstd, x, branch, weight, {}); }
+  void forward(Bench& b) const {
+    norm_forward(b.stream(), Norm::rms,
+                 {.y = y, .residual_out = residual, .rstd = rstd, .x = x, .branch = branch, .weight = weight});
+  }
+  NormBackward backward(const Tensor& dx, const Tensor& dy) const {
+    return {.dx = dx, .dy = dy, .x = residual, .rstd = rstd, .weight = weight};
+  }
   Tensor x, branch, residual, y, weight, mean, rstd;
 };
 
@@ -101,7 +107,7 @@ template <class T> void rms_norm_gradient(benchmark::State& state) {
   n.forward(b);
   const Tensor dx = b.random<T>(n.x.shape), dy = b.random<T>(n.x.shape);
   b.run(moved({dx, dx, dy, n.residual}),
-        [&] { norm_backward(b.stream(), Norm::rms, dx, dy, n.residual, {}, n.rstd, n.weight); });
+        [&] { norm_backward(b.stream(), Norm::rms, n.backward(dx, dy)); });
 }
 
 template <class T> void rms_norm_weight_gradient(benchmark::State& state) {
@@ -111,7 +117,7 @@ template <class T> void rms_norm_weight_gradient(benchmark::State& state) {
   const Tensor dy = b.random<T>(n.x.shape);
   const Gradient dw{b.random<float>({hidden}), 1};
   b.run(moved({dy, n.residual}),
-        [&] { norm_weight_gradient(b.stream(), b.arena(), Norm::rms, dw, {}, dy, n.residual, {}, n.rstd); });
+        [&] { norm_weight_gradient(b.stream(), b.arena(), Norm::rms, dw, {}, n.backward({}, dy)); });
 }
 
 /// Both gradients in one pass.
@@ -122,7 +128,7 @@ template <class T> void rms_norm_gradients(benchmark::State& state) {
   const Tensor dx = b.random<T>(n.x.shape), dy = b.random<T>(n.x.shape);
   const Gradient dw{b.random<float>({hidden}), 1};
   b.run(moved({dx, dx, dy, n.residual}), [&] {
-    norm_gradients(b.stream(), b.arena(), Norm::rms, dx, dw, {}, dy, n.residual, {}, n.rstd, n.weight);
+    norm_gradients(b.stream(), b.arena(), Norm::rms, dw, {}, n.backward(dx, dy));
   });
 }
 
