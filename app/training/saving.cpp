@@ -173,7 +173,10 @@ Proceed Saving::operator()(std::int64_t step) {
   if (due) training_.catch_up();  // outside of try_to_save: an error here is not a failed save and ends the run
   const Clock::time_point came = Clock::now();
   const bool goes_on = busy && (due || writer_.ready());
-  if (goes_on || due) lock_.require_held();
+  if (goes_on || due) {
+    control_.wait_at_most(config_.comm.timeout());  // until the next step begins
+    lock_.require_held();
+  }
   if (goes_on) go_on_with_save(due);
   if (due && step != saved_) last || stop ? save(step) : try_to_save(step);  // it may have been under way
   if (busy || due) blocked_ = blocked_.value_or(Seconds(0)) + (Clock::now() - came);

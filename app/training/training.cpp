@@ -22,7 +22,8 @@ Training::Training(Device& device, const RunPlan& plan, Batches batches, Mesh& m
                  ? nullptr
                  : std::make_unique<Trace>(plan.config.debug.trace, device, plan, engine_, control, records)),
       report_(device, plan.config, engine_, control, trace_.get(), reading_of(device, trace_.get())),
-      profile_(plan.config, device, control, report_) {
+      profile_(plan.config, device, control, report_),
+      patience_(plan.config.comm) {
   if (plan.config.debug.replica_hash_every > 0) replicas_.emplace(device, plan);
   if (plan.config.debug.spot_check_every > 0) engine_.spot_check(judge_of_spot_checks(plan, control));
   if (confirms_skips(plan.config, device)) engine_.confirm_skips(judge_of_suspects(plan, control));
@@ -66,6 +67,7 @@ Proceed Training::run(const RowSink& sink, const Boundary& boundary, const Press
   bool abandoned = false;  // the evaluation of the last step made
   Proceed proceed = Proceed::go_on;
   while ((proceed = at_boundary(step_)) == Proceed::go_on && step_ < steps) {
+    control_.wait_at_most(patience_.begin_turn(StepPatience::Clock::now()));
     const double rate = learning_rate(config.optimizer, steps, step_ + 1);
     plan_fault(engine_, step_ + 1);
     profile_.before(step_ + 1);
@@ -81,6 +83,7 @@ Proceed Training::run(const RowSink& sink, const Boundary& boundary, const Press
       abandoned = !report_.evaluated([&] { return evaluate(pressed); });
     profile_.after(step_);
   }
+  control_.wait_at_most(patience_.outside());
   profile_.finish();
   report_.finish();
   engine_.sync().unshard_all(engine_.stream());  // no collective stays under way
@@ -101,11 +104,13 @@ void Training::compare_replicas() {
 
 std::optional<double> Training::evaluate(const Pressed& pressed) {
   const Region region(device_.compute(), RegionName::evaluate);
+  control_.wait_at_most(patience_.outside());
   report_.pause();
   return tessera::evaluate(engine_, batches_, pressed);
 }
 
 std::vector<float> Training::next_logits(const std::vector<std::int32_t>& ids) {
+  control_.wait_at_most(patience_.outside());
   report_.finish();
   report_.pause();
   const auto length = static_cast<std::ptrdiff_t>(plan_.sizes.length);

@@ -10,6 +10,7 @@
 #include "app/training/late_report.hpp"
 #include "app/training/profile.hpp"
 #include "app/training/replicas.hpp"
+#include "app/training/step_patience.hpp"
 #include "app/training/trace.hpp"
 #include "core/comm/control.hpp"
 #include "core/plan/plan.hpp"
@@ -79,6 +80,7 @@ class Training {
   Profile profile_;
   std::optional<ReplicaCheck> replicas_;
   Boundary boundary_;
+  StepPatience patience_;
   std::int64_t step_ = 0;
   std::int64_t next_sample_ = 0;  ///< first sample of the next step
   std::int64_t settled_ = 0;                       ///< number of run()'s second step

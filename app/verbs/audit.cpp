@@ -184,7 +184,7 @@ int audit(const AuditOptions& options, Mpi& mpi, Control& control) {
   const fs::path deck = checkpoints.back().path / "deck.yaml";
   const Prepared run = prepare(deck.string(), overrides, Task::training, mpi, control);
   const RunConfig& config = run.deck.config;
-  const std::chrono::seconds patience(config.comm.timeout_s);
+  const std::chrono::seconds patience = config.comm.timeout();
   control.wait_at_most(patience);
   const Checkpoint last(checkpoints.back().path, control);
   if (last.manifest().corpus_hash != hex(run.corpus_hash()))

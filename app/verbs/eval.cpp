@@ -68,7 +68,7 @@ int evaluate(const EvalOptions& options, const Prepared& run, const GivenWeights
   const Runtime runtime(static_cast<int>(config.run.threads.get()), run.gpu);
   Device device;
   use_library_plans(device, *run.plan, saved(given), control);
-  Mesh mesh = mpi.mesh(device, run.plan->ranks, std::chrono::seconds(config.comm.timeout_s),
+  Mesh mesh = mpi.mesh(device, run.plan->ranks, config.comm.timeout(),
                        {.copy_engines = config.proof.copy_engines});
   std::vector<Record> no_records;
   const auto training =
@@ -108,7 +108,7 @@ Problems problems_with_evaluating(Prepared& run, const GivenWeights& given, std:
 int eval_deck(const EvalOptions& options, Mpi& mpi, Control& control) {
   Prepared run = prepare(options.deck, options.overrides, Task::evaluation, mpi, control);
   const RunConfig& config = run.deck.config;
-  control.wait_at_most(std::chrono::seconds(config.comm.timeout_s));
+  control.wait_at_most(config.comm.timeout());
   const GivenWeights given = open_weights(options.checkpoint, control);
   std::vector<std::string> told;
   control.agree(problems_with_evaluating(run, given, told));
@@ -142,7 +142,7 @@ int eval_text(const EvalOptions& options, Mpi& mpi, Control& control) {
                                           given.path.string(), tokenizer_file));
   });
   control.agree(problems);
-  control.wait_at_most(std::chrono::seconds(deck.config.comm.timeout_s));
+  control.wait_at_most(deck.config.comm.timeout());
   const std::string text = text_to_measure(options.text, control);
   MeasuredText measures;
   attempt(problems, [&] { measures = measured(options.text, text, *encoding, deck.config.model.seq_len); });

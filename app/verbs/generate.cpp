@@ -168,7 +168,7 @@ int generate(const GenerateOptions& options, Mpi& mpi, Control& control) {
   attempt(problems, [&] { place = place_of_weights(options.model); });
   control.agree(problems);
   GivenWeights given = open_weights(place, control);
-  const std::chrono::seconds patience(given.config.comm.timeout_s);
+  const std::chrono::seconds patience = given.config.comm.timeout();
   control.wait_at_most(patience);
   given.config.run.threads = host_threads(control.max(mpi.local_rank() + 1));
   Runtime::plan_for(static_cast<int>(given.config.run.threads.get()));

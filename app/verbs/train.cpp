@@ -198,7 +198,7 @@ int train(const TrainOptions& options, Stop& stop, Mpi& mpi, Control& control) {
   control.agree(problems);
   const PreparedRun run = prepare(options, mpi, control);
   const RunConfig& config = run.deck.config;
-  const std::chrono::seconds patience(config.comm.timeout_s);
+  const std::chrono::seconds patience = config.comm.timeout();
   control.wait_at_most(patience);
   const Runtime runtime(static_cast<int>(config.run.threads.get()), run.gpu);
   if (mpi.rank() == 0) describe(run);

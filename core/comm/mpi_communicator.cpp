@@ -101,7 +101,7 @@ struct Slot {
 class MpiBackEnd {
  public:
   MpiBackEnd(MpiWatch& watch, Stream& stream, std::chrono::seconds timeout, const MpiOptions& options)
-      : watch_(watch), stream_(stream), timeout_(timeout), most_(options.most) {
+      : watch_(watch), stream_(stream), most_(options.most) {
     require(most_ >= 1 && most_ <= INT_MAX, "MpiOptions", "most lies between 1 and INT_MAX");
     if (options.compare == Compare::before_each) control_ = mpi_control(watch, timeout);
     MPI_Op_create(greater, 1, &max_);
@@ -140,7 +140,7 @@ class MpiBackEnd {
 
   void complete(int number) {
     Slot& slot = slots_[number];
-    watch_.wait(slot.requests, slot.waiting, timeout_);
+    watch_.wait(slot.requests, slot.waiting);
     if (!slot.requests.empty()) arrived(slot);
     slots_.free(number);
   }
@@ -178,7 +178,6 @@ class MpiBackEnd {
   MpiWatch& watch_;
   Stream& stream_;
   MPI_Op max_ = MPI_OP_NULL;
-  std::chrono::seconds timeout_;
   std::int64_t most_;
   CollectiveLog log_;
   std::unique_ptr<Control> control_;

@@ -72,7 +72,7 @@ MPI_Comm MpiWatch::duplicate() {
   if (comm_ == MPI_COMM_NULL)
     done(request, Clock::time_point::max());  // the first, in which a report would travel: bounded by the start's alarm
   else
-    wait({&request, 1}, making, timeout_);
+    wait({&request, 1}, making);
   MPI_Comm_set_errhandler(copy, MPI_ERRORS_RETURN);
   return copy;
 }
@@ -88,8 +88,7 @@ MPI_Comm MpiWatch::split(int group) {
   return part;
 }
 
-void MpiWatch::wait(std::span<MPI_Request> requests, const Waiting& waiting, std::chrono::seconds timeout,
-                    Manner manner) {
+void MpiWatch::wait(std::span<MPI_Request> requests, const Waiting& waiting, Manner manner) {
   constexpr unsigned between_looks = 64;  // tests between two looks; a look costs about as much as a test
   constexpr unsigned soon = 1024;         // tests before a patient wait sleeps: a millisecond or less
   Clock::time_point deadline{};
@@ -99,8 +98,8 @@ void MpiWatch::wait(std::span<MPI_Request> requests, const Waiting& waiting, std
     if (all) return;
     if (turn % between_looks == 0) {
       const Clock::time_point now = Clock::now();
-      if (deadline == Clock::time_point{}) deadline = now + timeout;
-      if (now > deadline) overdue(waiting, timeout);
+      if (deadline == Clock::time_point{}) deadline = now + timeout_;
+      if (now > deadline) overdue(waiting, timeout_);
       look(waiting);
     }
     if (manner == Manner::patient && turn > soon)
@@ -230,7 +229,7 @@ void MpiWatch::meet() {
   MPI_Request all_here = MPI_REQUEST_NULL;
   const Waiting end{"the end of the run"};
   check(MPI_Ibarrier(comm_, &all_here), end);
-  wait({&all_here, 1}, end, timeout_, Manner::patient);
+  wait({&all_here, 1}, end, Manner::patient);
 }
 
 void MpiWatch::leave(const std::string& why) {

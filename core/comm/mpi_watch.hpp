@@ -49,19 +49,19 @@ class MpiWatch {
   const std::vector<std::string>& hosts() const { return hosts_; }
   bool several_hosts() const { return several_hosts_; }
 
-  /// The time-out of waits that are given none, such as that for the last rank at the end. Reports wait no longer than
-  /// this for ranks that do not answer.
+  /// Sets the time-out of all waits from now on, those of every mesh and Control among them. Reports wait no longer
+  /// than this for ranks that do not answer.
   void wait_at_most(std::chrono::seconds timeout) {
     timeout_ = timeout;
     grace_ = std::min(grace_, timeout);
   }
+  std::chrono::seconds timeout() const { return timeout_; }
 
   /// How to wait. eager: test and yield. patient: after about a millisecond, sleep between tests, so that a rank on the
   /// same core can run.
   enum class Manner { eager, patient };
-  /// Tests until all requests are done; does not return when that takes longer than `timeout`.
-  void wait(std::span<MPI_Request> requests, const Waiting& waiting, std::chrono::seconds timeout,
-            Manner manner = Manner::eager);
+  /// Tests until all requests are done; does not return when that takes longer than timeout().
+  void wait(std::span<MPI_Request> requests, const Waiting& waiting, Manner manner = Manner::eager);
   /// Begins a report unless `code` is MPI_SUCCESS; then it does not return.
   void check(int code, const Waiting& waiting);
   /// Begins a report of a wait that has lasted longer than `timeout`.

@@ -1,4 +1,5 @@
 #pragma once
+#include <chrono>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -328,12 +329,14 @@ struct OptimizerConfig {
 };
 
 struct CommConfig {
-  std::int64_t timeout_s = 300;
+  Derived<std::int64_t> timeout_s;  ///< stays open: the run knows how long its steps take
+  std::chrono::seconds timeout() const { return std::chrono::seconds(timeout_s.known() ? timeout_s.get() : 300); }
 
   template <class Self, class V> static void visit(Self& self, V& v) {
     using enum Restart;
-    v.key("timeout_s", self.timeout_s, from_to(1, 1e6), may_change,
-          "Seconds that a rank waits for the others: more than two steps take");
+    v.derived("timeout_s", self.timeout_s, from_to(1, 1e6), may_change,
+              "300; inside steps 20 times the longest, at least 30, once 20 are done",
+              "Seconds that a rank waits for the others: more than two steps take");
   }
   bool operator==(const CommConfig&) const = default;
 };

@@ -65,7 +65,7 @@ ncclResult_t meet(ncclComm_t comm, int size, cudaStream_t stream) {
 class NcclBackEnd {
  public:
   NcclBackEnd(MpiWatch& watch, Device& device, std::chrono::seconds timeout, const MpiOptions& options)
-      : watch_(watch), device_(device), stream_(device.communication()), timeout_(timeout) {
+      : watch_(watch), device_(device), stream_(device.communication()) {
     // NVLink multicast is off: on shared hosts, a program that dies while it holds multicast groups can put the GPUs
     // out of service.
     setenv("NCCL_NVLS_ENABLE", "0", 0);
@@ -199,7 +199,7 @@ class NcclBackEnd {
       cudaSetDevice(device);
       return call();
     });
-    const Clock::time_point deadline = Clock::now() + timeout_;
+    const Clock::time_point deadline = Clock::now() + watch_.timeout();
     while (code.wait_for(1ms) != std::future_status::ready) {
       watch_.look(at_);
       if (Clock::now() > deadline) overdue(at_, -1);
@@ -231,20 +231,19 @@ class NcclBackEnd {
     }
     forget_reached();
     const Posted& first = posted_[oldest_ % posted_.size()];
-    if (oldest_ < newest_ && now - since_ > timeout_) overdue(first.at, first.group);
+    if (oldest_ < newest_ && now - since_ > watch_.timeout()) overdue(first.at, first.group);
     watch_.look(oldest_ < newest_ ? first.at : Waiting{.sequence = log_.noted()});
   }
 
   [[noreturn]] void overdue(const Waiting& at, int group) {
-    watch_.fail(fmt::format("rank {} has waited {} s in {} #{}, group {}{}{}", watch_.rank(), timeout_.count(), at.call,
-                            at.sequence, group, *at.label ? ", " : "", at.label),
+    watch_.fail(fmt::format("rank {} has waited {} s in {} #{}, group {}{}{}", watch_.rank(), watch_.timeout().count(),
+                            at.call, at.sequence, group, *at.label ? ", " : "", at.label),
                 at);
   }
 
   MpiWatch& watch_;
   Device& device_;
   Stream& stream_;
-  std::chrono::seconds timeout_;
   std::vector<ncclComm_t> comms_;
   CollectiveLog log_;
   std::unique_ptr<Control> control_;
