@@ -21,12 +21,6 @@ ParamSync::ParamSync(Device& device, const ParamRegistry& registry, const ParamL
   for (ParamGroup& group : groups_)
     for (ParamBucket& own : group.buckets) buckets_[own.id] = &own;
   for (const Pool& pool : schedule_.pools) slots_.add(std::vector<WeightSlot>(static_cast<std::size_t>(pool.slots)));
-  place_weights(device, registry, layout, groups_, schedule_);
-  if (rules.micro_batches > 0) {
-    place_gradients(device, layout, groups_, schedule_);
-    place_reductions(device, layout, groups_);
-  }
-  place_staging(device, layout, groups_, schedule_, rules.weights.staging);
   make_wires(masters);
   for (const Visit& visit : schedule_.inspection)
     if (std::ranges::find(published_, visit.group) == published_.end()) published_.push_back(visit.group);
@@ -97,7 +91,8 @@ void ParamSync::publish(Stream& stream, Updated&& updated) {
   if (updated.weights() == Updated::Weights::current) invalidate(stream);
   reduce_amaxes(stream);
   stage(stream, published_);
-  release_claims(wires_);  // groups that are staged with their gathers are staged from their masters
+  // Groups that are staged with their gathers are staged from their masters.
+  for (const std::unique_ptr<Wire>& wire : wires_) wire->release_claims();
   if (rules_.gather == Overlap::off) unshard_all(stream);
   if (stream.capturing()) overlaps_.end_capture();
 }

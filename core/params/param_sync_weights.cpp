@@ -135,7 +135,7 @@ void ParamSync::invalidate(Stream& stream) {
   for (const ParamGroup& group : groups_)
     if (group.uses > 0)
       throw StateError(group.id, group.weights.epoch(), "an operand in use", name_of(WeightState::stale));
-  release_claims(wires_);
+  for (const std::unique_ptr<Wire>& wire : wires_) wire->release_claims();
   for (const Visit& visit : schedule_.resident)
     if (in_transit(groups_[visit.group])) open_staged(stream, visit.pool);
   for (const Visit& visit : schedule_.resident) {

@@ -324,7 +324,7 @@ MUTATIONS = [
                    "  invalidate(stream);\n  reduce_amaxes(stream);\n  stage(stream, published_);\n")),
              (ROUNDED,)),
     mutation("weights_of_a_dropped_update", "publication leaves out weights that an update which was dropped did not write",
-             WEIGHTS, "  release_claims(wires_);\n", "", DROPPED),
+             WEIGHTS, "  for (const std::unique_ptr<Wire>& wire : wires_) wire->release_claims();\n", "", DROPPED),
     mutation("weights_of_an_update_rounded_again", "publication reads the masters of weights that the update has written",
              WIRES + "rounded.cpp", "  claimed_[static_cast<std::size_t>(slice - slices_.begin())] = true;\n", "", READS),
     mutation("weights_written_before_their_masters", "an update writes the weights of the masters before it",
