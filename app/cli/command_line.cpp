@@ -17,7 +17,7 @@
 #include "app/cli/build.hpp"
 #include "app/cli/ranks.hpp"
 #include "app/cli/waiting.hpp"
-#include "app/training/changes.hpp"
+#include "app/training/start/changes.hpp"
 #include "app/verbs/verbs.hpp"
 #include "core/config/keys.hpp"
 #include "kernels/formats/registry.hpp"

@@ -8,9 +8,9 @@
 
 #include "app/cli/build.hpp"
 #include "app/cli/ranks.hpp"
-#include "app/training/library_plans.hpp"
-#include "app/training/preparation.hpp"
-#include "app/training/training.hpp"
+#include "app/training/loop/training.hpp"
+#include "app/training/start/library_plans.hpp"
+#include "app/training/start/preparation.hpp"
 #include "app/verbs/verbs.hpp"
 #include "core/comm/make_on_all.hpp"
 #include "io/checkpoint/folder.hpp"

@@ -2,10 +2,10 @@
 
 #include <fmt/format.h>
 
-#include "app/training/hosts_text.hpp"
-#include "app/training/plan_text.hpp"
-#include "app/training/preparation.hpp"
-#include "app/training/summary.hpp"
+#include "app/training/start/preparation.hpp"
+#include "app/training/tell/hosts_text.hpp"
+#include "app/training/tell/plan_text.hpp"
+#include "app/training/tell/summary.hpp"
 #include "app/verbs/verbs.hpp"
 #include "core/config/config.hpp"
 #include "io/metrics/console.hpp"

@@ -5,7 +5,7 @@
 #include <fstream>
 #include <set>
 
-#include "app/training/training.hpp"
+#include "app/training/loop/training.hpp"
 #include "core/comm/mpi.hpp"
 #include "core/plan/library_plans.hpp"
 #include "io/checkpoint/folder.hpp"

@@ -11,7 +11,7 @@
 #include <nlohmann/json.hpp>
 #include <unistd.h>
 
-#include "app/training/generation.hpp"
+#include "app/training/loop/generation.hpp"
 #include "core/model/layers/token_dispatcher.hpp"
 #include "core/plan/recorder.hpp"
 #include "kernels/convert/convert.hpp"

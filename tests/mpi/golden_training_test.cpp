@@ -4,7 +4,7 @@
 #include <cmath>
 #include <cstdio>
 
-#include "app/training/training.hpp"
+#include "app/training/loop/training.hpp"
 #include "core/comm/mpi.hpp"
 #include "tests/support/compare.hpp"
 #include "tests/support/golden.hpp"

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <limits>
 
-#include "app/training/generation.hpp"
+#include "app/training/loop/generation.hpp"
 #include "kernels/convert/convert.hpp"
 #include "tests/support/self_control.hpp"
 #include "tests/support/trial.hpp"

@@ -1,4 +1,4 @@
-#include "app/training/training.hpp"
+#include "app/training/loop/training.hpp"
 
 #include <gtest/gtest.h>
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "app/training/training.hpp"
+#include "app/training/loop/training.hpp"
 #include "core/comm/mpi.hpp"
 #include "io/checkpoint/reader.hpp"
 #include "io/checkpoint/writer.hpp"

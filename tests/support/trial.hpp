@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "app/training/training.hpp"
+#include "app/training/loop/training.hpp"
 #include "core/comm/mpi.hpp"
 #include "kernels/random/random.hpp"
 #include "tests/support/contract.hpp"
