@@ -75,7 +75,7 @@ int evaluate(const EvalOptions& options, const Prepared& run, const GivenWeights
       make_on_all<Training>(control, device, *run.plan, std::move(batches), mesh, control, no_records);
   return or_end_all_ranks(mpi, [&] {
     training->initialise([&](StateDict& weights) { load_weights(*given.source, weights, device, control); });
-    const auto loss = static_cast<float>(training->evaluate());  // the same on all ranks
+    const auto loss = static_cast<float>(*training->evaluate());  // the same on all ranks
     if (!std::isfinite(loss))
       throw Error(Exit::numerical, fmt::format("{}: the loss of these weights is {}", given.path.string(),
                                                     std::isnan(loss) ? "no number" : "infinite"));

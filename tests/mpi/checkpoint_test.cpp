@@ -180,7 +180,7 @@ TEST(Checkpoints, SavingChangesNoBit) {
     rows.push_back(row);
     return Problems();
   };
-  busy.training().run(keep, [&](std::int64_t) {
+  test::all_steps(busy.training(), keep, [&](std::int64_t) {
     busy.save(folder.path());
     return Proceed::go_on;
   });

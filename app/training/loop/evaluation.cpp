@@ -7,7 +7,7 @@ bool evaluation_due(const RunConfig& config, std::int64_t step) {
   return every > 0 && (step % every == 0 || step == config.run.steps);
 }
 
-std::optional<double> evaluate(Engine& engine, Batches& batches, const Pressed& pressed) {
+std::optional<double> evaluation_loss(Engine& engine, Batches& batches, const Pressed& pressed) {
   double loss = 0;
   const auto add = [&](Turn turn) {
     for (const StepSums& piece : engine.report(turn).sums) loss += piece.loss;  // piece j is rank j mod ranks'

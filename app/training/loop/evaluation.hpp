@@ -16,6 +16,6 @@ using Pressed = std::function<bool()>;
 /// Mean cross-entropy (nats) over the tokens of the evaluation windows; NaN without windows; nothing if it was
 /// abandoned because the run is `pressed` (null: it never is). The fp64 sums of micro-batches are added in the order of
 /// the windows, so that the bits do not depend on the rank count. Changes no state. Collective over the world.
-std::optional<double> evaluate(Engine& engine, Batches& batches, const Pressed& pressed);
+std::optional<double> evaluation_loss(Engine& engine, Batches& batches, const Pressed& pressed);
 
 }  // namespace tessera

@@ -7,29 +7,11 @@
 
 #include "app/training/loop/stop.hpp"
 #include "app/training/loop/training.hpp"
-#include "app/training/start/run_request.hpp"
+#include "app/training/tell/run_log.hpp"
 #include "io/checkpoint/writer.hpp"
 #include "io/files/run_lock.hpp"
 
 namespace tessera {
-
-/// The checkpoints that a run may resume from, the best first; empty: a fresh start. Throws Error{file} on all ranks if
-/// a directory's checkpoints are all invalid, or if `none` would train over checkpoints. Collective over the world.
-std::vector<std::filesystem::path> beginnings(const Resume& resume, const std::filesystem::path& run, Control& control);
-
-/// The checkpoint that a run resumes from.
-struct Parent {
-  std::filesystem::path folder;
-  Manifest manifest;
-  std::string changes;     ///< Origin::changes at the save
-  std::string git_sha, libraries;  ///< of the program that saved it
-  Companions companions;
-  std::int64_t kept = -1;  ///< its step if it is a step folder of the run directory; -1: it lies elsewhere
-};
-/// Loads the first of `candidates` whose payload is undamaged, for the run in `run`; reports what was wrong with those
-/// before it. Collective over the world.
-Parent resume_from(const std::vector<std::filesystem::path>& candidates, const std::filesystem::path& run,
-                   Training& training, Device& device, Control& control, const hdf5::Parallel* parallel);
 
 /// Saves checkpoints between steps as the deck's `checkpoint` says, and always after the last step or before an early
 /// end. A failed save in the middle of a run is reported, and training goes on. With checkpoint.async, saves in the
@@ -37,11 +19,23 @@ Parent resume_from(const std::vector<std::filesystem::path>& candidates, const s
 /// before. One a rank. Collective over the world, except where a function says Local.
 class Saving {
  public:
-  /// `parallel`: for CheckpointWriter. `saved`: the step of the run directory's newest checkpoint; -1: none.
-  Saving(Device& device, const RunConfig& config, Control& control, Training& training, Stop& stop, const RunLock& lock,
-         const hdf5::Parallel* parallel, Origin origin, std::int64_t saved);
+  struct Parts {
+    Device& device;
+    const RunConfig& config;
+    Control& control;
+    Training& training;
+    Stop& stop;
+    const RunLock& lock;             ///< of the run directory
+    const hdf5::Parallel* parallel;  ///< for CheckpointWriter
+    RunLog* log;                     ///< is told of each save; null except on rank 0
+  };
+  /// `saved`: the step of the run directory's newest checkpoint; -1: none.
+  Saving(const Parts& parts, Origin origin, std::int64_t saved);
 
-  Proceed operator()(std::int64_t step);
+  /// To be called before the first step and after each step, with the number of steps done: saves what is due and
+  /// decides whether to go on. Throws on all ranks if the last save of a run fails, or if another run holds the
+  /// directory.
+  Proceed at_boundary(std::int64_t step);
   /// Whether nothing may come before a save any more, by Stop::presses().
   bool pressed();
   std::int64_t saved() const { return saved_; }  ///< the step saved last; -1: none. Local.
@@ -55,10 +49,11 @@ class Saving {
   using Clock = std::chrono::steady_clock;
   using Seconds = std::chrono::duration<double>;
   Seconds needed() const;
-  void go_on_with_save(bool wait);
+  enum class Waiting { until_committed, not_at_all };
+  void advance(Waiting waiting);
   void save(std::int64_t step);
   void try_to_save(std::int64_t step);
-  void dropped(std::int64_t step, const Error& error) const;
+  void report_failure(std::int64_t step, const Error& error) const;
   void committed(std::int64_t step, Seconds took, const std::string& what);
 
   const RunConfig& config_;
@@ -66,6 +61,7 @@ class Saving {
   Training& training_;
   Stop& stop_;
   const RunLock& lock_;
+  RunLog* log_;
   Origin origin_;
   std::filesystem::path run_;
   std::optional<Snapshot> snapshot_;  ///< with checkpoint.async

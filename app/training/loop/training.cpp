@@ -56,42 +56,44 @@ StateDict Training::state() {
   return state;
 }
 
-Proceed Training::run(const RowSink& sink, const Boundary& boundary, const Pressed& pressed) {
-  const RunConfig& config = plan_.config;
-  const std::int64_t steps = config.run.steps;
-  boundary_ = boundary;
+void Training::begin(const RowSink& sink) {
   settled_ = step_ + 2;
   report_.send_to(sink);
   if (!std::exchange(ready_, true)) engine_.initialise();
-  bool abandoned = false;  // the evaluation of the last step made
-  Proceed proceed = Proceed::go_on;
-  while ((proceed = at_boundary(step_)) == Proceed::go_on && step_ < steps) {
-    const double rate = learning_rate(config.optimizer, steps, step_ + 1);
-    plan_fault(engine_, step_ + 1);
-    profile_.before(step_ + 1);
-    const std::int64_t spots = config.debug.spot_check_every;
-    const bool checked = spots > 0 && (step_ + 1) % spots == 0;
-    if (checked) report_.finish();  // a machine's fault ends the run here, and the step before is done
-    const Turn turn = engine_.step(batches_.training(step_, next_sample_, checked),
-                                   {static_cast<float>(rate), report_.norm_limit(step_ + 1)});
-    report_.begun(++step_, next_sample_ += config.batch.global, turn);
-    if (const CollectiveLog* log = mesh_.log()) log->compare(control_);
-    if (replicas_ && step_ % config.debug.replica_hash_every == 0) compare_replicas();
-    if (evaluation_due(config, step_) && evaluates())
-      abandoned = !report_.evaluated([&] { return evaluate(pressed); });
-    profile_.after(step_);
-  }
+}
+
+void Training::make_step() {
+  const RunConfig& config = plan_.config;
+  const std::int64_t number = step_ + 1;
+  const double rate = learning_rate(config.optimizer, config.run.steps, number);
+  plan_fault(engine_, number);
+  profile_.before(number);
+  const std::int64_t spots = config.debug.spot_check_every;
+  const bool checked = spots > 0 && number % spots == 0;
+  if (checked) report_.finish();  // a machine's fault ends the run here, and the step before is done
+  const Turn turn = engine_.step(batches_.training(step_, next_sample_, checked),
+                                 {static_cast<float>(rate), report_.norm_limit(number)});
+  report_.begun(++step_, next_sample_ += config.batch.global, turn);
+  if (const CollectiveLog* log = mesh_.log()) log->compare(control_);
+  if (replicas_ && step_ % config.debug.replica_hash_every == 0) compare_replicas();
+}
+
+bool Training::evaluate_if_due(const Pressed& pressed) {
+  if (!evaluation_due(plan_.config, step_) || !evaluates()) return true;
+  return report_.evaluated([&] { return evaluate(pressed); });
+}
+
+void Training::end_step() {
+  profile_.after(step_);
+  if (step_ == settled_) early_allocations_ = device_.allocations();
+  if (!report_.behind()) report_.finish();
+}
+
+void Training::finish() {
   profile_.finish();
   report_.finish();
   engine_.sync().unshard_all(engine_.stream());  // no collective stays under way
   if (trace_) trace_->finish(engine_.stream());
-  return abandoned ? Proceed::stop : proceed;
-}
-
-Proceed Training::at_boundary(std::int64_t step) {
-  if (step == settled_) early_allocations_ = device_.allocations();
-  if (!report_.behind()) report_.finish();
-  return boundary_ ? boundary_(step) : Proceed::go_on;
 }
 
 void Training::compare_replicas() {
@@ -102,7 +104,7 @@ void Training::compare_replicas() {
 std::optional<double> Training::evaluate(const Pressed& pressed) {
   const Region region(device_.compute(), RegionName::evaluate);
   report_.pause();
-  return tessera::evaluate(engine_, batches_, pressed);
+  return evaluation_loss(engine_, batches_, pressed);
 }
 
 std::vector<float> Training::next_logits(const std::vector<std::int32_t>& ids) {

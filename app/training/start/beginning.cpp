@@ -5,7 +5,7 @@
 #include <fmt/format.h>
 
 #include "app/cli/build.hpp"
-#include "app/training/loop/saving.hpp"
+#include "app/training/start/resume.hpp"
 #include "io/checkpoint/reader.hpp"
 #include "io/files/nonce.hpp"
 

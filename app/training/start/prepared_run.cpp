@@ -2,10 +2,10 @@
 
 #include <fmt/format.h>
 
-#include "app/training/loop/saving.hpp"
 #include "app/training/start/disk_room.hpp"
 #include "app/training/start/evaluated.hpp"
 #include "app/training/start/known_tokenizer.hpp"
+#include "app/training/start/resume.hpp"
 #include "app/training/start/shared_folder.hpp"
 #include "io/checkpoint/branch.hpp"
 #include "io/checkpoint/folder.hpp"
@@ -83,7 +83,7 @@ Changes changes_against(const PreparedRun& run, const RunRequest& request, const
   return changes;
 }
 
-PreparedRun prepare(const RunRequest& request, const Mpi& mpi, Control& control) {
+PreparedRun prepare_run(const RunRequest& request, const Mpi& mpi, Control& control) {
   PreparedRun run{prepare(request.deck, request.overrides, Task::training, mpi, control), {}, {}, {}, {}, {}, {}};
   const RunConfig& config = run.deck.config;
   const std::filesystem::path directory = config.checkpoint.dir.get();

@@ -95,7 +95,7 @@ std::unique_ptr<RunLog> open_records(const PreparedRun& run, const RunRequest& r
   Problems problems;
   if (mpi.rank() == 0)
     attempt(problems, [&] {
-      if (request.resume.at_path()) branch_off(directory, beginning);
+      if (std::holds_alternative<FromCheckpoint>(request.resume)) branch_off(directory, beginning);
       log = std::make_unique<RunLog>(*run.plan, beginning.step, peak_of_run(config),
                                      RunTexts{corpus_text(run), resolved_text(run.deck), mpi.host(), run.mixed});
       record.restart = log->restarts();

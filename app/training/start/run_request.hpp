@@ -1,20 +1,35 @@
 #pragma once
 #include <cstdint>
+#include <filesystem>
 #include <set>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "io/deck/deck.hpp"
 
 namespace tessera {
 
-/// `train --resume`. auto: the newest valid checkpoint of the run directory, if there is any; none: a fresh start; a
-/// path: that checkpoint.
-struct Resume {
-  std::string from = "auto";  ///< auto, none, or a path
-
-  bool at_path() const { return from != "auto" && from != "none"; }
+/// From what a run begins.
+struct FromNewest {};  ///< the newest valid checkpoint of its run directory; a fresh start if there is none
+struct FromNothing {};  ///< a fresh start
+struct FromCheckpoint {
+  std::filesystem::path path;  ///< of a step folder, or of a run directory: its newest valid step
 };
+using Resume = std::variant<FromNewest, FromNothing, FromCheckpoint>;
+
+/// What `--resume TEXT` asks for: auto, none, or a path. Pure.
+inline Resume resume_of(const std::string& text) {
+  if (text == "auto") return FromNewest{};
+  if (text == "none") return FromNothing{};
+  return FromCheckpoint{text};
+}
+
+/// The text of resume_of(). Pure.
+inline std::string text_of(const Resume& resume) {
+  if (const auto* chosen = std::get_if<FromCheckpoint>(&resume)) return chosen->path.string();
+  return std::holds_alternative<FromNothing>(resume) ? "none" : "auto";
+}
 
 /// A training run as requested on the command line.
 struct RunRequest {
