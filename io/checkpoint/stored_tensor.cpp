@@ -12,12 +12,13 @@
 #include "io/checkpoint/elements.hpp"
 #include "io/checkpoint/manifest.hpp"
 #include "io/checkpoint/storage.hpp"
+#include "kernels/digest/digest.hpp"
 
 namespace tessera {
 namespace {
 
 /// A stored tensor with the name and the digest of a row, and nothing else yet.
-StoredTensor named(const hdf5::File& file, const hdf5::TableRow& row) {
+StoredTensor named(const hdf5::File& file, const IntegrityRow& row) {
   const std::size_t slash = row.name.rfind('/');
   if (slash == std::string::npos || slash < 2) throw file.unfit("its table names no tensor: " + row.name);
   return {row.name.substr(1, slash - 1), row.name.substr(slash + 1), {}, DType::f32, "", row.digest, "", {}};
@@ -48,7 +49,7 @@ void add_experts(const hdf5::File& file, StoredTensor& tensor, std::int64_t elem
   tensor.shape = Shape{std::ssize(tensor.parts), member[0], member[1]};
 }
 
-StoredTensor tensor_of(const hdf5::File& file, const hdf5::TableRow& row, std::int64_t bytes) {
+StoredTensor tensor_of(const hdf5::File& file, const IntegrityRow& row, std::int64_t bytes) {
   StoredTensor tensor = named(file, row);
   const auto elements = static_cast<std::int64_t>(row.elements);
   if (file.has(row.name)) {
@@ -68,7 +69,7 @@ StoredTensor tensor_of(const hdf5::File& file, const hdf5::TableRow& row, std::i
 
 /// The tensor of a row, from the row and the next of the `places` alone: no dataset is opened. Removes the places
 /// taken.
-StoredTensor indexed_tensor(const hdf5::File& file, const hdf5::TableRow& row, std::int64_t bytes,
+StoredTensor indexed_tensor(const hdf5::File& file, const IntegrityRow& row, std::int64_t bytes,
                             std::span<const std::uint64_t>& places) {
   StoredTensor tensor = named(file, row);
   const auto type = std::ranges::find_if(hdf5::stored_types, [&](DType known) { return row.type == name_of(known); });
@@ -111,8 +112,8 @@ bool is_of_checkpoint(const hdf5::File& file) {
   return file.has(integrity_table) && file.has("/", "file_type") && file.text("/", "file_type") == checkpoint_file_type;
 }
 
-hdf5::TableRow row_of(const StoredTensor& tensor) {
-  hdf5::TableRow row;
+IntegrityRow row_of(const StoredTensor& tensor) {
+  IntegrityRow row;
   row.name = tensor.path();
   row.digest = tensor.digest;
   row.elements = static_cast<std::uint64_t>(tensor.shape.elements());
@@ -122,30 +123,6 @@ hdf5::TableRow row_of(const StoredTensor& tensor) {
   row.datasets = tensor.parts.size();
   std::ranges::copy(tensor.shape.dims(), row.shape.begin());
   return row;
-}
-
-/// Datasets are found by name, never by listing: HDF5 1.10 frees memory it never had when it lists a damaged group.
-std::vector<StoredTensor> tensors_of(const hdf5::File& file, std::int64_t bytes) {
-  std::vector<StoredTensor> tensors;
-  std::map<std::string, std::int64_t> datasets;  // datasets per slot
-  for (const hdf5::TableRow& row : file.table(integrity_table)) {
-    tensors.push_back(tensor_of(file, row, bytes));
-    datasets["/" + tensors.back().slot] += std::ssize(tensors.back().parts);
-  }
-  for (const auto& [group, count] : datasets)
-    if (const std::int64_t links = file.links(group); links != count)
-      throw file.unfit(fmt::format("{} holds {} datasets, and its table accounts for {}", group, links, count));
-  return tensors;
-}
-
-std::vector<StoredTensor> indexed_tensors(const hdf5::File& file, std::int64_t bytes) {
-  const std::vector<std::uint64_t> all_places = file.numbers(integrity_places);
-  std::span<const std::uint64_t> places = all_places;
-  std::vector<StoredTensor> tensors;
-  for (const hdf5::TableRow& row : file.table(integrity_table))
-    tensors.push_back(indexed_tensor(file, row, bytes, places));
-  if (!places.empty()) throw file.unfit("its table accounts for fewer places than there are");
-  return tensors;
 }
 
 namespace {
@@ -187,6 +164,48 @@ std::uint64_t structure_digest(const PosixFile& file, const std::vector<StoredTe
     at = std::max(at, end);
   }
   return sum;
+}
+
+namespace {
+
+/// The tensors by their datasets. They are found by name, never by listing: HDF5 1.10 frees memory it never had when it
+/// lists a damaged group.
+std::vector<StoredTensor> opened_tensors(const hdf5::File& file, std::int64_t bytes) {
+  std::vector<StoredTensor> tensors;
+  std::map<std::string, std::int64_t> datasets;  // datasets per slot
+  for (const IntegrityRow& row : integrity_rows(file)) {
+    tensors.push_back(tensor_of(file, row, bytes));
+    datasets["/" + tensors.back().slot] += std::ssize(tensors.back().parts);
+  }
+  for (const auto& [group, count] : datasets)
+    if (const std::int64_t links = file.links(group); links != count)
+      throw file.unfit(fmt::format("{} holds {} datasets, and its table accounts for {}", group, links, count));
+  return tensors;
+}
+
+/// The tensors by table and index of places alone: to be trusted only if the structure is as saved.
+std::vector<StoredTensor> indexed_tensors(const hdf5::File& file, std::int64_t bytes) {
+  const std::vector<std::uint64_t> all_places = file.numbers(integrity_places);
+  std::span<const std::uint64_t> places = all_places;
+  std::vector<StoredTensor> tensors;
+  for (const IntegrityRow& row : integrity_rows(file))
+    tensors.push_back(indexed_tensor(file, row, bytes, places));
+  if (!places.empty()) throw file.unfit("its table accounts for fewer places than there are");
+  return tensors;
+}
+
+}  // namespace
+
+std::vector<StoredTensor> tensors_of(const hdf5::File& file, const PosixFile& payload,
+                                     const std::optional<std::string>& saved) {
+  if (saved) try {
+      std::vector<StoredTensor> tensors = indexed_tensors(file, payload.size());
+      if (hex(structure_digest(payload, tensors)) == *saved) return tensors;
+    } catch (const Error& error) {
+      if (error.code() == Exit::environment) throw;
+      // Else it is damage, like a digest that does not match: every dataset is opened below.
+    }
+  return opened_tensors(file, payload.size());
 }
 
 namespace {

@@ -1,10 +1,12 @@
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "core/config/choices.hpp"
 #include "core/state/state_dict.hpp"
+#include "io/checkpoint/integrity_table.hpp"
 #include "io/files/posix_file.hpp"
 #include "io/hdf5/file.hpp"
 
@@ -44,15 +46,14 @@ std::string dataset_path(const hdf5::File& file, const StoredTensor& tensor, std
 bool is_of_checkpoint(const hdf5::File& file);
 
 /// The row of the integrity table that describes a tensor.
-hdf5::TableRow row_of(const StoredTensor& tensor);
+IntegrityRow row_of(const StoredTensor& tensor);
 
-/// The tensors that a file's table names. Every dataset is opened and must lie within the file's `bytes`. Throws
-/// Error{file} if table and datasets do not account for each other.
-std::vector<StoredTensor> tensors_of(const hdf5::File& file, std::int64_t bytes);
-
-/// The same tensors from the table and the index of places alone: no dataset is opened. To be trusted only if the
-/// structure's digest is the manifest's. Throws if the table describes no possible tensors.
-std::vector<StoredTensor> indexed_tensors(const hdf5::File& file, std::int64_t bytes);
+/// The tensors that a file's table names; `payload` is the same file. If the digest of its structure is the one that
+/// the manifest has `saved`, the file's index tells where they lie. Otherwise every dataset is opened, and an error
+/// names the one that is damaged. Throws Error{file} if table and datasets do not account for each other, or if a
+/// tensor reaches beyond the file; Error{environment} if it cannot be read now.
+std::vector<StoredTensor> tensors_of(const hdf5::File& file, const PosixFile& payload,
+                                     const std::optional<std::string>& saved = std::nullopt);
 
 /// The digest of a tensor's bytes as they lie in the file. Reads all of them.
 std::uint64_t digest_in(const PosixFile& file, const StoredTensor& tensor);

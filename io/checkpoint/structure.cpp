@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "io/checkpoint/integrity_table.hpp"
 #include "io/checkpoint/storage.hpp"
 #include "io/files/posix_file.hpp"
 #include "io/files/text_file.hpp"
@@ -126,7 +127,7 @@ void CheckpointFiles::lay_out(const hdf5::Parallel& parallel) {
     hdf5::File& out = file.open.emplace(hdf5::File::open_to_write(file.path, parallel, datasets));
     for (const char* group : {"/counters", "/schedule", "/data", "/rng", "/integrity", "/provenance"})
       out.add_groups(group);
-    out.add_table(integrity_table, file.tensors.size(), file.width);
+    add_integrity_table(out, file.tensors.size(), file.width);
     out.add_numbers(integrity_places, file.datasets);
     std::string slot;
     for (const std::size_t i : file.tensors) {
@@ -159,13 +160,13 @@ void CheckpointFiles::take_digests(std::span<const std::uint64_t> digests) {
 void CheckpointFiles::describe() {
   for (File& file : files_) {
     hdf5::File& out = file.open.emplace(hdf5::File::open_to_write(file.path, hdf5::Parallel::alone()));
-    std::vector<hdf5::TableRow> rows;
+    std::vector<IntegrityRow> rows;
     std::vector<std::uint64_t> places;
     for (const std::size_t i : file.tensors) {
       rows.push_back(row_of(tensors[i]));
       for (const StoredTensor::Part& part : tensors[i].parts) places.push_back(static_cast<std::uint64_t>(part.offset));
     }
-    out.write_table(integrity_table, rows, file.width);
+    write_integrity_rows(out, rows, file.width);
     out.write_numbers(integrity_places, places);
     StateCounters::visit(state_.counters, [&](const std::string& path, auto value) {
       const std::size_t slash = path.rfind('/');

@@ -22,9 +22,9 @@ struct DerivedFile {
   std::function<void(const std::filesystem::path& folder, int rank, int ranks)> fill;
 };
 
-/// Writes the checkpoints of one run in the form of FORMAT.md, complete or not at all. save() waits; start(), poll() and
-/// close() write while training goes on. If any rank fails, all throw the same Error; nothing of this save remains, and
-/// every older checkpoint does. One per rank. Collective over the world, except where a function says Local.
+/// Writes the checkpoints of one run in the form of FORMAT.md, complete or not at all. save() waits; start(), poll()
+/// and close() write while training goes on. If any rank fails, all throw the same Error; nothing of this save remains,
+/// and every older checkpoint does. One per rank. Collective over the world, except where a function says Local.
 class CheckpointWriter {
  public:
   /// `parallel` not null: all ranks make datasets and write payload by HDF5 and MPI-IO. Null: rank 0 makes datasets,
