@@ -161,13 +161,13 @@ RunPlan plan_of(const GivenWeights& given, std::int64_t capacity, int gpu, const
   return std::move(*plan);
 }
 
-int generate(const GenerateOptions& options, Mpi& mpi, Control& control) {
+int generate_text(const GenerateOptions& options, Mpi& mpi, Control& control) {
   Problems problems;
-  std::string place;
+  std::string path;
   if (const std::string mistake = mpi.launch_mistake(); !mistake.empty()) problems.add(Exit::environment, mistake);
-  attempt(problems, [&] { place = place_of_weights(options.model); });
+  attempt(problems, [&] { path = path_of_weights(options.model); });
   control.agree(problems);
-  GivenWeights given = open_weights(place, control);
+  GivenWeights given = open_weights(path, control);
   const std::chrono::seconds patience(given.config.comm.timeout_s);
   control.wait_at_most(patience);
   given.config.run.threads = host_threads(control.max(mpi.local_rank() + 1));
@@ -216,7 +216,7 @@ int generate(const GenerateOptions& options, Mpi& mpi, Control& control) {
 }  // namespace
 
 int run_generate(const GenerateOptions& options) {
-  return on_all_ranks([&](Mpi& mpi, Control& control) { return generate(options, mpi, control); });
+  return on_all_ranks([&](Mpi& mpi, Control& control) { return generate_text(options, mpi, control); });
 }
 
 }  // namespace tessera

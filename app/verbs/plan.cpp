@@ -31,7 +31,7 @@ std::string granularity_text(const RunConfig& config, const GranularityPeaks& pe
 int run_plan(const PlanOptions& options) {
   if (options.ranks % options.hosts != 0)
     throw Error(Exit::usage, fmt::format("--hosts {}: must divide --ranks {}", options.hosts, options.ranks));
-  const Deck deck = sound_deck(options.deck, options.overrides);
+  const Deck deck = checked_deck(options.deck, options.overrides);
   Runtime::plan_for(static_cast<int>(deck.config.run.threads.get()));
   Problems problems;
   for (const Finding& finding : refusals(deck.config, static_cast<int>(options.ranks)))

@@ -168,7 +168,7 @@ int train(const TrainOptions& options, Stop& stop, Mpi& mpi, Control& control) {
 int run_train(const TrainOptions& options) {
   Stop stop;
   const int code = on_all_ranks([&](Mpi& mpi, Control& control) { return train(options, stop, mpi, control); });
-  stop.outlast_ranks();
+  stop.keep_exit_codes();
   return code;
 }
 

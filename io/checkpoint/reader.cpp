@@ -152,10 +152,10 @@ void Checkpoint::check_digest() const {
 
 void Checkpoint::read(const StoredTensor& tensor, std::int64_t first, std::int64_t count, void* to) const {
   const std::int64_t size = size_of(tensor.type);
-  for (const StoredTensor::Part& part : tensor.parts) {
-    const std::int64_t begin = std::max(first, part.first), end = std::min(first + count, part.first + part.count);
+  for (const StoredTensor::Dataset& dataset : tensor.datasets) {
+    const std::int64_t begin = std::max(first, dataset.first), end = std::min(first + count, dataset.end());
     if (begin < end)
-      files_[file_index(tensor.slot)].read(part.offset + (begin - part.first) * size,
+      files_[file_index(tensor.slot)].read(dataset.offset + (begin - dataset.first) * size,
                                            static_cast<std::byte*>(to) + (begin - first) * size, (end - begin) * size);
   }
 }

@@ -24,15 +24,15 @@ StoredTensor named(const hdf5::File& file, const IntegrityRow& row) {
   return {row.name.substr(1, slash - 1), row.name.substr(slash + 1), {}, DType::f32, "", row.digest, "", {}};
 }
 
-/// Appends a part to the tensor's parts. Throws unless all of it lies within the file.
-void add_part(const hdf5::File& file, StoredTensor& tensor, std::int64_t count, std::int64_t offset,
+/// Appends a dataset to the tensor's. Throws unless all of it lies within the file.
+void add_dataset(const hdf5::File& file, StoredTensor& tensor, std::int64_t count, std::int64_t offset,
               std::int64_t bytes) {
   if (offset < 0 || count > bytes / size_of(tensor.type) || offset > bytes - count * size_of(tensor.type))
     throw file.unfit(tensor.path() + " reaches beyond the file");
-  tensor.parts.push_back({tensor.parts.empty() ? 0 : tensor.parts.back().first + count, count, offset});
+  tensor.datasets.push_back({tensor.datasets.empty() ? 0 : tensor.datasets.back().first + count, count, offset});
 }
 
-/// Appends the parts of a tensor whose experts are stored one by one.
+/// Appends the datasets of a tensor whose experts are stored one by one.
 void add_experts(const hdf5::File& file, StoredTensor& tensor, std::int64_t elements, std::int64_t bytes) {
   Shape member;
   for (std::int64_t e = 0; e * member.elements() < elements; ++e) {
@@ -43,10 +43,10 @@ void add_experts(const hdf5::File& file, StoredTensor& tensor, std::int64_t elem
       throw file.unfit(path + " does not fit the other experts");
     member = data.shape;
     tensor.type = data.type;
-    add_part(file, tensor, member.elements(), data.offset, bytes);
+    add_dataset(file, tensor, member.elements(), data.offset, bytes);
   }
   tensor.axes = "expert," + file.text(expert_path(tensor.path(), 0), "axes");
-  tensor.shape = Shape{std::ssize(tensor.parts), member[0], member[1]};
+  tensor.shape = Shape{std::ssize(tensor.datasets), member[0], member[1]};
 }
 
 StoredTensor tensor_of(const hdf5::File& file, const IntegrityRow& row, std::int64_t bytes) {
@@ -58,7 +58,7 @@ StoredTensor tensor_of(const hdf5::File& file, const IntegrityRow& row, std::int
     tensor.type = data.type;
     tensor.axes = file.text(row.name, "axes");
     if (file.has(row.name, "tied_to")) tensor.tied_to = file.text(row.name, "tied_to");
-    add_part(file, tensor, data.shape.elements(), data.offset, bytes);
+    add_dataset(file, tensor, data.shape.elements(), data.offset, bytes);
   } else {
     add_experts(file, tensor, elements, bytes);
   }
@@ -84,7 +84,7 @@ StoredTensor indexed_tensor(const hdf5::File& file, const IntegrityRow& row, std
   tensor.axes = row.axes;
   tensor.tied_to = row.tied_to;
   for (const std::uint64_t place : places.first(row.datasets))
-    add_part(file, tensor, static_cast<std::int64_t>(row.elements / row.datasets), static_cast<std::int64_t>(place),
+    add_dataset(file, tensor, static_cast<std::int64_t>(row.elements / row.datasets), static_cast<std::int64_t>(place),
              bytes);
   places = places.subspan(row.datasets);
   return tensor;
@@ -96,15 +96,15 @@ StoredTensor planned(const StateTensor& tensor, ExpertWeights experts) {
   StoredTensor stored{tensor.slot, tensor.name, tensor.shape, tensor.type, axes_of(tensor.role, tensor.shape.rank()), 0,
                       "",          {}};
   if (tensor.slot == "model") stored.tied_to = tensor.tied_to;  // weights only: optimizer state is not tied
-  const std::int64_t parts = by_expert(tensor, experts) ? tensor.shape[0] : 1;
-  const std::int64_t count = tensor.shape.elements() / parts;
-  for (std::int64_t part = 0; part < parts; ++part) stored.parts.push_back({part * count, count, -1});
+  const std::int64_t datasets = by_expert(tensor, experts) ? tensor.shape[0] : 1;
+  const std::int64_t count = tensor.shape.elements() / datasets;
+  for (std::int64_t i = 0; i < datasets; ++i) stored.datasets.push_back({i * count, count, -1});
   return stored;
 }
 
-std::string dataset_path(const hdf5::File& file, const StoredTensor& tensor, std::size_t part) {
-  const std::string expert = expert_path(tensor.path(), static_cast<std::int64_t>(part));
-  const bool whole = expert.empty() || (tensor.parts.size() == 1 && file.has(tensor.path()));
+std::string dataset_path(const hdf5::File& file, const StoredTensor& tensor, std::size_t dataset) {
+  const std::string expert = expert_path(tensor.path(), static_cast<std::int64_t>(dataset));
+  const bool whole = expert.empty() || (tensor.datasets.size() == 1 && file.has(tensor.path()));
   return whole ? tensor.path() : expert;
 }
 
@@ -120,7 +120,7 @@ IntegrityRow row_of(const StoredTensor& tensor) {
   row.type = name_of(tensor.type);
   row.axes = tensor.axes;
   row.tied_to = tensor.tied_to;
-  row.datasets = tensor.parts.size();
+  row.datasets = tensor.datasets.size();
   std::ranges::copy(tensor.shape.dims(), row.shape.begin());
   return row;
 }
@@ -145,16 +145,16 @@ std::uint64_t digest_of(const PosixFile& file, std::int64_t offset, DType type, 
 
 std::uint64_t digest_in(const PosixFile& file, const StoredTensor& tensor) {
   std::uint64_t sum = 0;
-  for (const StoredTensor::Part& part : tensor.parts)
-    sum += digest_of(file, part.offset, tensor.type, part.count, part.first);
+  for (const StoredTensor::Dataset& dataset : tensor.datasets)
+    sum += digest_of(file, dataset.offset, tensor.type, dataset.count, dataset.first);
   return sum;
 }
 
 std::uint64_t structure_digest(const PosixFile& file, const std::vector<StoredTensor>& tensors) {
-  std::vector<std::pair<std::int64_t, std::int64_t>> taken;  // begin and end of each part
+  std::vector<std::pair<std::int64_t, std::int64_t>> taken;  // begin and end of each dataset
   for (const StoredTensor& tensor : tensors)
-    for (const StoredTensor::Part& part : tensor.parts)
-      taken.emplace_back(part.offset, part.offset + part.count * size_of(tensor.type));
+    for (const StoredTensor::Dataset& dataset : tensor.datasets)
+      taken.emplace_back(dataset.offset, dataset.offset + dataset.count * size_of(tensor.type));
   std::ranges::sort(taken);
   taken.emplace_back(file.size(), file.size());
   std::uint64_t sum = 0;
@@ -175,7 +175,7 @@ std::vector<StoredTensor> opened_tensors(const hdf5::File& file, std::int64_t by
   std::map<std::string, std::int64_t> datasets;  // datasets per slot
   for (const IntegrityRow& row : integrity_rows(file)) {
     tensors.push_back(tensor_of(file, row, bytes));
-    datasets["/" + tensors.back().slot] += std::ssize(tensors.back().parts);
+    datasets["/" + tensors.back().slot] += std::ssize(tensors.back().datasets);
   }
   for (const auto& [group, count] : datasets)
     if (const std::int64_t links = file.links(group); links != count)
@@ -213,15 +213,15 @@ namespace {
 using Json = nlohmann::json;
 
 Json json_of(const StoredTensor& t) {
-  Json parts = Json::array();
-  for (const StoredTensor::Part& part : t.parts) parts.push_back(Json::array({part.first, part.count, part.offset}));
-  return Json::array({t.slot, t.name, t.shape.dims(), t.type, t.axes, t.digest, t.tied_to, parts});
+  Json datasets = Json::array();
+  for (const auto& [first, count, offset] : t.datasets) datasets.push_back(Json::array({first, count, offset}));
+  return Json::array({t.slot, t.name, t.shape.dims(), t.type, t.axes, t.digest, t.tied_to, datasets});
 }
 
 StoredTensor tensor_from(const Json& json) {
   const std::vector<std::int64_t> dims = json[2];
   StoredTensor t{json[0], json[1], Shape(dims), json[3], json[4], json[5], json[6], {}};
-  for (const Json& part : json[7]) t.parts.push_back({part[0], part[1], part[2]});
+  for (const Json& dataset : json[7]) t.datasets.push_back({dataset[0], dataset[1], dataset[2]});
   return t;
 }
 

@@ -12,13 +12,14 @@
 
 namespace tessera {
 
-/// A tensor of a checkpoint in canonical shape, wherever its parts lie.
+/// A tensor of a checkpoint in canonical shape, and the datasets that hold it.
 struct StoredTensor {
   /// A dataset of the file: the whole tensor, or one of its experts.
-  struct Part {
+  struct Dataset {
     std::int64_t first, count;  ///< elements of the canonical tensor
     std::int64_t offset;        ///< bytes in the file
-    bool operator==(const Part&) const = default;
+    std::int64_t end() const { return first + count; }
+    bool operator==(const Dataset&) const = default;
   };
   std::string slot, name;
   Shape shape;
@@ -26,7 +27,7 @@ struct StoredTensor {
   std::string axes;
   std::uint64_t digest = 0;
   std::string tied_to;      ///< the other name under which the model uses it, or empty
-  std::vector<Part> parts;  ///< ascending, without gaps
+  std::vector<Dataset> datasets;  ///< ascending, without gaps
 
   std::string path() const { return "/" + slot + "/" + name; }
   bool operator==(const StoredTensor&) const = default;
@@ -36,11 +37,11 @@ struct StoredTensor {
 inline bool by_expert(const StateTensor& tensor, ExpertWeights experts) {
   return tensor.role == Role::expert && experts == ExpertWeights::discrete;
 }
-/// The stored form of a state's tensor, without digest and places.
+/// The stored form of a state's tensor, without digest and offsets.
 StoredTensor planned(const StateTensor& tensor, ExpertWeights experts);
 
-/// The path of a part's dataset.
-std::string dataset_path(const hdf5::File& file, const StoredTensor& tensor, std::size_t part);
+/// The path of a tensor's dataset, by its number among them.
+std::string dataset_path(const hdf5::File& file, const StoredTensor& tensor, std::size_t dataset);
 
 /// Whether a file's attributes say that it belongs to a checkpoint.
 bool is_of_checkpoint(const hdf5::File& file);

@@ -104,8 +104,8 @@ void check_digests(const std::filesystem::path& path, const std::vector<SourceTe
   for (const SourceTensor& t : tensors) wanted.insert(t.offset);
   const PosixFile payload(path, PosixFile::Mode::read);
   for (const StoredTensor& stored : tensors_of(file, payload)) {
-    const auto here = [&](const StoredTensor::Part& part) { return wanted.contains(part.offset); };
-    if (std::ranges::any_of(stored.parts, here) && digest_in(payload, stored) != stored.digest)
+    const auto here = [&](const StoredTensor::Dataset& dataset) { return wanted.contains(dataset.offset); };
+    if (std::ranges::any_of(stored.datasets, here) && digest_in(payload, stored) != stored.digest)
       throw Error(Exit::file, path.string() + ": " + stored.path() + " holds other bytes than were saved");
   }
 }

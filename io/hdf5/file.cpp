@@ -271,7 +271,7 @@ Object File::create_dataset(const std::string& path, Object::Id type, const std:
 Dataset File::add_dataset(const std::string& path, const Shape& shape, DType type) {
   open_ = create_dataset(path, type_of(type).id(), shape.dims());
   open_path_ = path;
-  return {shape, type, place(path)};
+  return {shape, type, offset_of(path)};
 }
 
 namespace {
@@ -488,7 +488,7 @@ std::vector<std::int64_t> File::dims(const std::string& path) const {
   return {dims.begin(), dims.end()};
 }
 
-std::int64_t File::place(const std::string& path) const {
+std::int64_t File::offset_of(const std::string& path) const {
   const haddr_t offset = H5Dget_offset(at(path));
   if (offset == HADDR_UNDEF) throw Error(blame_, path_.string() + ": " + path + " has no place");
   return static_cast<std::int64_t>(offset);

@@ -51,7 +51,7 @@ class Object {
 /// The types that datasets may have.
 inline constexpr DType stored_types[] = {DType::f32, DType::bf16, DType::u8};
 
-/// Place of a dataset's elements: one contiguous piece of the file, row-major.
+/// A dataset: its elements lie in one stretch of the file, row-major.
 struct Dataset {
   Shape shape;
   DType type = DType::f32;
@@ -122,7 +122,7 @@ class File {
   std::vector<std::int64_t> dims(const std::string& path) const;  ///< of a dataset of any kind
   Dataset dataset(const std::string& path) const;
   /// Offset of a contiguous dataset of any shape and type, in bytes from the start of the file.
-  std::int64_t place(const std::string& path) const;
+  std::int64_t offset_of(const std::string& path) const;
   template <class T>
   T get(const std::string& object, const char* name) const {
     Value value = attribute(object, name);

@@ -113,7 +113,7 @@ bool Stop::presses(std::chrono::duration<double> save, Control& control) {
   return pressed_;
 }
 
-void Stop::outlast_ranks() const {
+void Stop::keep_exit_codes() const {
   if (asked == 0) return;
   std::fflush(nullptr);
   if (::fork() != 0) return;

@@ -38,7 +38,7 @@ class Stop {
   /// Works around lost exit codes under Hydra; call it last, after MPI_Finalize. After a signal it leaves a child
   /// process that keeps the output open for a fifth of a second: once Hydra has forwarded a signal, it keeps the exit
   /// codes only of ranks that have ended while their output was open, and reports 0 for the others. Local.
-  void outlast_ranks() const;
+  void keep_exit_codes() const;
 
  private:
   using Clock = std::chrono::steady_clock;

@@ -94,10 +94,10 @@ std::vector<std::string> other_keys(const ModelConfig& given, const RunConfig& w
 
 }  // namespace
 
-std::string place_of_weights(const std::string& model) {
+std::string path_of_weights(const std::string& model) {
   if (entry_at(model) != Entry::file) return model;
   // Its tokenizer, from which its vocabulary might come, need not be there.
-  return sound_deck(model, {{"data.tokenizer", ""}, {"sample.tokens", "0"}, {"model.vocab", "256"}})
+  return checked_deck(model, {{"data.tokenizer", ""}, {"sample.tokens", "0"}, {"model.vocab", "256"}})
       .config.checkpoint.dir.get();
 }
 

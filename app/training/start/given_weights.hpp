@@ -29,7 +29,7 @@ struct GivenWeights {
 };
 
 /// Path of a model's weights: the path given, or for a deck its run directory, whatever else the deck says.
-std::string place_of_weights(const std::string& model);
+std::string path_of_weights(const std::string& model);
 
 /// Opens weights for one process alone, as the function below does, and says nothing. Local.
 GivenWeights open_weights(const std::string& path);

@@ -296,7 +296,7 @@ void cut_again(Prepared& run, Problems& problems) {
   if (run.held) run.held->windows = windows_held(config, run.held->corpus.tokens().count(), problems);
 }
 
-Deck sound_deck(const std::string& path, const std::vector<Override>& overrides) {
+Deck checked_deck(const std::string& path, const std::vector<Override>& overrides) {
   Problems problems;
   Deck deck = read_deck(path, overrides, problems);
   problems.raise();
@@ -306,7 +306,7 @@ Deck sound_deck(const std::string& path, const std::vector<Override>& overrides)
 
 Prepared examine(const std::string& deck, const std::vector<Override>& overrides, int ranks) {
   Prepared run;
-  run.deck = sound_deck(deck, overrides);
+  run.deck = checked_deck(deck, overrides);
   const RunConfig& config = run.deck.config;
   run.most_evaluated = config.eval.batches * config.batch.global;
   Runtime::plan_for(static_cast<int>(config.run.threads.get()));

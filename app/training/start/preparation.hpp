@@ -17,7 +17,7 @@
 namespace tessera {
 
 /// Reads and checks a deck by itself, for one rank on this machine. Throws Error{deck} with all problems. Local.
-Deck sound_deck(const std::string& path, const std::vector<Override>& overrides);
+Deck checked_deck(const std::string& path, const std::vector<Override>& overrides);
 
 /// A corpus and the windows into which it is cut.
 struct CutCorpus {

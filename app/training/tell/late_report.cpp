@@ -37,7 +37,7 @@ float LateReport::norm_limit(std::int64_t step) const {
 
 void LateReport::begun(std::int64_t step, std::int64_t samples, Turn turn) {
   finish();
-  unread_ = Unread{step, samples, turn, std::exchange(straight_on_, true), std::nullopt};
+  unread_ = Unread{step, samples, turn, std::exchange(back_to_back_, true), std::nullopt};
   if (!behind()) read();
 }
 
@@ -45,7 +45,7 @@ void LateReport::read() {
   if (unread_->row) return;
   const Region region(device_.compute(), RegionName::report);
   const StepReport report = engine_.report(unread_->turn);
-  const double seconds = report.end.seconds_since(unread_->straight_on ? last_end_ : report.begin);
+  const double seconds = report.end.seconds_since(unread_->back_to_back ? last_end_ : report.begin);
   last_end_ = report.end;
   unread_->row = row_of(config_, {unread_->step, unread_->samples}, report, seconds);
   if (trace_) trace_->report(unread_->step, report, unread_->row->loss, chain_);

@@ -41,7 +41,7 @@ class LateReport {
   bool evaluated(const std::function<std::optional<double>()>& evaluate);
   /// To be called when something other than a step runs: the next step is timed from its own begin instead of from the
   /// end of the step before. Local.
-  void pause() { straight_on_ = false; }
+  void pause() { back_to_back_ = false; }
   /// Passes on the last step's row, if that is outstanding. Throws the sink's problems, on all ranks, and
   /// Error{numerical} after optimizer.max_skips steps in a row whose gradients were not finite. Collective over the
   /// world.
@@ -60,7 +60,7 @@ class LateReport {
   struct Unread {
     std::int64_t step, samples;
     Turn turn;
-    bool straight_on;               ///< timed from the end of the step before, which it follows directly
+    bool back_to_back;              ///< timed from the end of the step before, which it follows directly
     std::optional<MetricsRow> row;  ///< once its report has been read
   };
 
@@ -73,7 +73,7 @@ class LateReport {
   RowSink sink_;
   std::optional<Unread> unread_;
   Event last_end_;
-  bool straight_on_ = false;
+  bool back_to_back_ = false;
   std::int64_t skips_ = 0;
   std::uint64_t chain_ = 0;
   NormWindow window_;  ///< empty without optimizer.skip_spikes

@@ -65,7 +65,7 @@ RegionTable host_table(const Timeline& timeline, const Mesh& mesh, Control& cont
 }
 
 /// The regions that took any time, without `outside`.
-std::vector<Bar> those_that_count(std::vector<Bar> bars) {
+std::vector<Bar> regions_that_took_time(std::vector<Bar> bars) {
   bars.erase(bars.begin());
   std::erase_if(bars, [](const Bar& bar) { return bar.most <= 0; });
   return bars;
@@ -105,7 +105,7 @@ ClosingReport closing_report(Device& device, const Mesh& mesh, const RunPlan& pl
   RegionTable table =
       measured ? device_table(time, control) : host_table(device.timeline(), mesh, control, loop.seconds);
   report.regions_of = table.of;
-  report.regions = table.bars = those_that_count(std::move(table.bars));
+  report.regions = table.bars = regions_that_took_time(std::move(table.bars));
   std::string& text = report.text;
   text = regions_text(table) + exposed_text(table);
   const std::vector<CollectiveTotal> totals = totals_of(plan.collectives);

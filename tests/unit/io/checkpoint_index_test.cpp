@@ -81,7 +81,7 @@ TEST_P(CheckpointIndex, SaysWhatDatasetsAre) {
     EXPECT_EQ(tensors[0].shape, (Shape{40, 16}));
     EXPECT_EQ(tensors[1].shape, Shape{16});
     EXPECT_EQ(tensors[2].shape, (Shape{4, 24, 16}));
-    EXPECT_EQ(tensors[2].parts.size(), GetParam() == ExpertWeights::discrete ? 4u : 1u);
+    EXPECT_EQ(tensors[2].datasets.size(), GetParam() == ExpertWeights::discrete ? 4u : 1u);
   }
   EXPECT_TRUE(Checkpoint(folder()).verify().empty());
 }
@@ -125,8 +125,8 @@ TEST_P(CheckpointIndex, DigestCoversAllButPayload) {
     const std::vector<StoredTensor> tensors = indexed(name);
     const auto is_payload = [&](std::int64_t at) {
       for (const StoredTensor& tensor : tensors)
-        for (const StoredTensor::Part& part : tensor.parts)
-          if (at >= part.offset && at < part.offset + part.count * size_of(tensor.type)) return true;
+        for (const StoredTensor::Dataset& dataset : tensor.datasets)
+          if (at >= dataset.offset && at < dataset.offset + dataset.count * size_of(tensor.type)) return true;
       return false;
     };
     const std::uint64_t whole = digest(name, tensors);
@@ -150,7 +150,7 @@ TEST_P(CheckpointIndex, OfDamagedRowsIsRefusedOrNotTaken) {
   const std::vector<StoredTensor> sound = indexed(model_file);
   const std::uint64_t whole = digest(model_file, sound);
   const std::int64_t begin = table();
-  const std::int64_t end = sound[0].parts[0].offset;  // the table lies before all payload
+  const std::int64_t end = sound[0].datasets[0].offset;  // the table lies before all payload
   ASSERT_GT(end, begin + 600);
   int refused = 0, other = 0;
   for (std::uint64_t i = 0; i < 400; ++i) {
@@ -162,7 +162,7 @@ TEST_P(CheckpointIndex, OfDamagedRowsIsRefusedOrNotTaken) {
       const std::vector<StoredTensor> tensors = vouched_for(model_file, whole);
       ASSERT_EQ(tensors.size(), sound.size());
       for (std::size_t which = 0; which < tensors.size(); ++which)
-        EXPECT_EQ(tensors[which].parts, sound[which].parts) << at << ", bit " << bit;
+        EXPECT_EQ(tensors[which].datasets, sound[which].datasets) << at << ", bit " << bit;
       EXPECT_EQ(tensors, by_datasets(model_file)) << at << ", bit " << bit;
       EXPECT_NE(digest(model_file, tensors), whole) << at << ", bit " << bit;
       ++other;
