@@ -109,9 +109,12 @@ std::vector<Move> moves_of(const std::vector<Window>& windows) {
 
 }  // namespace
 
-void write_payload(const std::vector<Window>& windows, std::vector<PosixFile>& files, const SlabWork& work) {
-  constexpr std::size_t blocks = 4;  // while one task waits for the disk, others hand it what was written
-  Tasks writes(windows, Tasks::Side::behind, blocks, std::launch::async, [&](const Window& window, Block block) {
+void write_payload(const std::vector<Window>& windows, std::vector<PosixFile>& files, Calls calls,
+                   const SlabWork& work) {
+  // While one task waits for the disk, others hand it what was written.
+  const std::size_t blocks = calls == Calls::in_tasks ? 4 : 1;
+  const std::launch how = calls == Calls::in_tasks ? std::launch::async : std::launch::deferred;
+  Tasks writes(windows, Tasks::Side::behind, blocks, how, [&](const Window& window, Block block) {
     for (const Run run : runs_of(window.slabs, Within::file)) {
       const std::int64_t begin = run.front().offset;
       files[window.file].write(begin, window.at(block, begin), run.back().end() - begin);

@@ -189,7 +189,7 @@ class CheckpointWriter::Save {
   void write_by_system_calls() {
     const StoredTensors stored = files_->stored();
     std::vector<PosixFile> files = files_->open(PosixFile::Mode::payload);
-    write_payload(windows_of(state_.tensors, stored), files,
+    write_payload(windows_of(state_.tensors, stored), files, snapshot_ ? Calls::on_calling_thread : Calls::in_tasks,
                   [this](const Slab& slab, std::byte* to) { copy(slab, to); });
   }
 
