@@ -17,7 +17,7 @@
 #include "app/cli/build.hpp"
 #include "app/cli/ranks.hpp"
 #include "app/cli/waiting.hpp"
-#include "app/training/changes.hpp"
+#include "app/training/start/changes.hpp"
 #include "app/verbs/verbs.hpp"
 #include "core/config/keys.hpp"
 #include "kernels/formats/registry.hpp"
@@ -192,8 +192,9 @@ class Parser {
               return run_train(train_);
             }));
     add_deck(verb, train_.deck);
-    verb->add_option("--resume", train_.resume.from,
-                     "auto: the newest valid checkpoint of the run directory; none; or a checkpoint")
+    verb->add_option_function<std::string>(
+            "--resume", [this](const std::string& text) { train_.resume = resume_of(text); },
+            "auto: the newest valid checkpoint of the run directory; none; or a checkpoint")
         ->type_name("auto|none|PATH");
     verb->add_option("--allow-change", allowed_,
                      "Keys that this resume changes: run.steps, optimizer.schedule, batch.global, data.files, ...")

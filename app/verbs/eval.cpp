@@ -7,13 +7,13 @@
 #include <fmt/format.h>
 
 #include "app/cli/ranks.hpp"
-#include "app/training/evaluated.hpp"
-#include "app/training/given_weights.hpp"
-#include "app/training/known_tokenizer.hpp"
-#include "app/training/library_plans.hpp"
-#include "app/training/measured_text.hpp"
-#include "app/training/preparation.hpp"
-#include "app/training/training.hpp"
+#include "app/training/loop/training.hpp"
+#include "app/training/start/evaluated.hpp"
+#include "app/training/start/given_weights.hpp"
+#include "app/training/start/known_tokenizer.hpp"
+#include "app/training/start/library_plans.hpp"
+#include "app/training/start/measured_text.hpp"
+#include "app/training/start/preparation.hpp"
 #include "app/verbs/verbs.hpp"
 #include "core/comm/make_on_all.hpp"
 #include "io/metrics/console.hpp"
@@ -62,8 +62,8 @@ std::string_view saved_recipe(const GivenWeights& given) {
 }
 
 /// Loads the weights, evaluates `batches` and prints the answer. Collective over the world.
-int evaluate(const EvalOptions& options, const Prepared& run, const GivenWeights& given, Batches batches,
-             const Answer& answer, Mpi& mpi, Control& control) {
+int evaluate_weights(const EvalOptions& options, const Prepared& run, const GivenWeights& given, Batches batches,
+                     const Answer& answer, Mpi& mpi, Control& control) {
   const RunConfig& config = run.deck.config;
   const Runtime runtime(static_cast<int>(config.run.threads.get()), run.gpu);
   Device device;
@@ -75,7 +75,7 @@ int evaluate(const EvalOptions& options, const Prepared& run, const GivenWeights
       make_on_all<Training>(control, device, *run.plan, std::move(batches), mesh, control, no_records);
   return or_end_all_ranks(mpi, [&] {
     training->initialise([&](StateDict& weights) { load_weights(*given.source, weights, device, control); });
-    const auto loss = static_cast<float>(training->evaluate());  // the same on all ranks
+    const auto loss = static_cast<float>(*training->evaluate());  // the same on all ranks
     if (!std::isfinite(loss))
       throw Error(Exit::numerical, fmt::format("{}: the loss of these weights is {}", given.path.string(),
                                                     std::isnan(loss) ? "no number" : "infinite"));
@@ -115,24 +115,24 @@ int eval_deck(const EvalOptions& options, Mpi& mpi, Control& control) {
   for (const std::string& line : told)
     if (mpi.rank() == 0 && !line.empty()) fmt::print(stderr, "{}\n", line);
   const Evaluated taken = evaluated_by(run);
-  return evaluate(options, run, given, run.batches(),
-                  {.extent = extent_text(taken),
-                   .windows = taken.windows,
-                   .kept = taken.kept,
-                   .tokens = taken.tokens,
-                   .bytes = config.data.kind == DataKind::text ? taken.tokens : 0,
-                   .recipe = name_of(config.precision.recipe),
-                   .saved_recipe = saved_recipe(given)},
-                  mpi, control);
+  return evaluate_weights(options, run, given, run.batches(),
+                          {.extent = extent_text(taken),
+                           .windows = taken.windows,
+                           .kept = taken.kept,
+                           .tokens = taken.tokens,
+                           .bytes = config.data.kind == DataKind::text ? taken.tokens : 0,
+                           .recipe = name_of(config.precision.recipe),
+                           .saved_recipe = saved_recipe(given)},
+                          mpi, control);
 }
 
 /// Evaluates every token of a text but the first.
 int eval_text(const EvalOptions& options, Mpi& mpi, Control& control) {
   Problems problems;
-  std::string place;
-  attempt(problems, [&] { place = place_of_weights(options.deck); });
+  std::string path;
+  attempt(problems, [&] { path = path_of_weights(options.deck); });
   control.agree(problems);
-  const GivenWeights given = open_weights(place, control);
+  const GivenWeights given = open_weights(path, control);
   Deck deck;
   std::unique_ptr<TextEncoding> encoding;
   attempt(problems, [&] { deck = deck_to_measure(given, options.overrides); });
@@ -152,17 +152,20 @@ int eval_text(const EvalOptions& options, Mpi& mpi, Control& control) {
   RunConfig& config = run.deck.config;
   const std::int64_t windows = measures.windows.evaluation, tokens = measures.windows.evaluation_targets(windows);
   config.eval.batches = ceil_div(windows, config.batch.global);
-  return evaluate(options, run, given,
-                  {config, std::vector<CutTokens>(), {measures.tokens, measures.windows}, run.plan->ranks.world},
-                  {.extent = fmt::format("{}, {} of {}, {}", counted(windows, "window"), tokens,
-                                         counted(tokens + 1, "token"), counted(measures.bytes, "byte")),
-                   .windows = windows,
-                   .kept = windows,
-                   .tokens = tokens,
-                   .bytes = measures.bytes,
-                   .recipe = name_of(config.precision.recipe),
-                   .saved_recipe = saved_recipe(given)},
-                  mpi, control);
+  return evaluate_weights(options, run, given,
+                          {config,
+                           std::vector<CutTokens>(),
+                           {measures.tokens, measures.windows},
+                           run.plan->ranks.world},
+                          {.extent = fmt::format("{}, {} of {}, {}", counted(windows, "window"), tokens,
+                                                 counted(tokens + 1, "token"), counted(measures.bytes, "byte")),
+                           .windows = windows,
+                           .kept = windows,
+                           .tokens = tokens,
+                           .bytes = measures.bytes,
+                           .recipe = name_of(config.precision.recipe),
+                           .saved_recipe = saved_recipe(given)},
+                          mpi, control);
 }
 
 }  // namespace

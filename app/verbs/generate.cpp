@@ -11,9 +11,9 @@
 #include "app/cli/memory.hpp"
 #include "app/cli/ranks.hpp"
 #include "app/cli/threads.hpp"
-#include "app/training/given_weights.hpp"
-#include "app/training/known_tokenizer.hpp"
-#include "app/training/preparation.hpp"
+#include "app/training/start/given_weights.hpp"
+#include "app/training/start/known_tokenizer.hpp"
+#include "app/training/start/preparation.hpp"
 #include "app/verbs/verbs.hpp"
 #include "core/comm/make_on_all.hpp"
 #include "core/step/decoder.hpp"
@@ -161,13 +161,13 @@ RunPlan plan_of(const GivenWeights& given, std::int64_t capacity, int gpu, const
   return std::move(*plan);
 }
 
-int generate(const GenerateOptions& options, Mpi& mpi, Control& control) {
+int generate_text(const GenerateOptions& options, Mpi& mpi, Control& control) {
   Problems problems;
-  std::string place;
+  std::string path;
   if (const std::string mistake = mpi.launch_mistake(); !mistake.empty()) problems.add(Exit::environment, mistake);
-  attempt(problems, [&] { place = place_of_weights(options.model); });
+  attempt(problems, [&] { path = path_of_weights(options.model); });
   control.agree(problems);
-  GivenWeights given = open_weights(place, control);
+  GivenWeights given = open_weights(path, control);
   const std::chrono::seconds patience = given.config.comm.timeout();
   control.wait_at_most(patience);
   given.config.run.threads = host_threads(control.max(mpi.local_rank() + 1));
@@ -216,7 +216,7 @@ int generate(const GenerateOptions& options, Mpi& mpi, Control& control) {
 }  // namespace
 
 int run_generate(const GenerateOptions& options) {
-  return on_all_ranks([&](Mpi& mpi, Control& control) { return generate(options, mpi, control); });
+  return on_all_ranks([&](Mpi& mpi, Control& control) { return generate_text(options, mpi, control); });
 }
 
 }  // namespace tessera

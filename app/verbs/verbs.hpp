@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "app/training/generation.hpp"
-#include "app/training/run_request.hpp"
+#include "app/training/loop/generation.hpp"
+#include "app/training/start/run_request.hpp"
 #include "io/convert/convert_checkpoint.hpp"
 #include "io/deck/deck.hpp"
 #include "kernels/quantize/quantize.hpp"

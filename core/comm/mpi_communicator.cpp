@@ -169,7 +169,7 @@ class MpiBackEnd {
       if (all) arrived(slot);
     }
     if (now >= next_look_) {
-      watch_.look({.sequence = log_.noted()});
+      watch_.check({.sequence = log_.noted()});
       next_look_ = now + 10ms;
     }
     next_progress_ = Clock::now() + 50us;

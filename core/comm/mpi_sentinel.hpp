@@ -29,7 +29,7 @@ class MpiSentinel {
  private:
   using Clock = std::chrono::steady_clock;
   void guard(const std::stop_token& stop);
-  void look();
+  void check();
 
   MpiWatch& watch_;
   bool may_call_mpi_ = false;  ///< MPI allows calls from this thread too: MPI_THREAD_MULTIPLE

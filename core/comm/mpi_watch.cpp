@@ -89,18 +89,18 @@ MPI_Comm MpiWatch::split(int group) {
 }
 
 void MpiWatch::wait(std::span<MPI_Request> requests, const Waiting& waiting, Manner manner) {
-  constexpr unsigned between_looks = 64;  // tests between two looks; a look costs about as much as a test
+  constexpr unsigned between_checks = 64;  // tests between two checks; a check costs about as much as a test
   constexpr unsigned soon = 1024;         // tests before a patient wait sleeps: a millisecond or less
   Clock::time_point deadline{};
   for (unsigned turn = 1;; ++turn) {
     int all = 0;
     check(MPI_Testall(static_cast<int>(requests.size()), requests.data(), &all, MPI_STATUSES_IGNORE), waiting);
     if (all) return;
-    if (turn % between_looks == 0) {
+    if (turn % between_checks == 0) {
       const Clock::time_point now = Clock::now();
       if (deadline == Clock::time_point{}) deadline = now + timeout_;
       if (now > deadline) overdue(waiting, timeout_);
-      look(waiting);
+      check(waiting);
     }
     if (manner == Manner::patient && turn > soon)
       std::this_thread::sleep_for(std::chrono::microseconds(50));
@@ -161,7 +161,7 @@ void MpiWatch::check(int code, const Waiting& waiting) {
   report(fmt::format("MPI failed on {} in {}: {}", name_of_rank(rank_), described(waiting), text), waiting);
 }
 
-void MpiWatch::look(const Waiting& waiting) {
+void MpiWatch::check(const Waiting& waiting) {
   int called = 0;
   MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, comm_, &called, MPI_STATUS_IGNORE);
   if (called) report("", waiting);
@@ -176,7 +176,7 @@ bool MpiWatch::done(MPI_Request& request, Clock::time_point deadline) {
 }
 
 /// On rank 0: collects the states of all ranks that answer within the grace period.
-std::map<int, std::string> MpiWatch::hear(const std::string& mine) {
+std::map<int, std::string> MpiWatch::collect(const std::string& mine) {
   MPI_Request unused = MPI_REQUEST_NULL;
   for (int r = 1; r < size_; ++r) {
     MPI_Isend(nullptr, 0, MPI_BYTE, r, tag_alarm, comm_, &unused);
@@ -209,7 +209,7 @@ void MpiWatch::report(const std::string& why, const Waiting& waiting) {
       abort(Exit::communication, name_of_rank(0) + " does not answer; " + mine);
     leave(mine);
   }
-  const std::map<int, std::string> states = hear(mine);
+  const std::map<int, std::string> states = collect(mine);
   const std::string text = summary(states);
   if (std::ssize(states) < size_) abort(Exit::communication, text);
   leave(text);

@@ -79,7 +79,7 @@ class MpiWatch {
   /// Tells them that this rank ends, for a reason that it has printed.
   void tell(Exit code) const;
   /// Polls for a report that another rank has begun, and joins it: then does not return. Costs one MPI_Iprobe. Local.
-  void look(const Waiting& waiting);
+  void check(const Waiting& waiting);
 
   /// Waits for all ranks, at the end of the run. Collective over the world.
   void meet();
@@ -91,10 +91,10 @@ class MpiWatch {
 
  private:
   using Clock = std::chrono::steady_clock;
-  /// Reports and leaves. Any rank may begin it; the others join at their next look().
+  /// Reports and leaves. Any rank may begin it; the others join at their next check().
   [[noreturn]] void report(const std::string& why, const Waiting& waiting);
   [[noreturn]] void end_all(Exit code);
-  std::map<int, std::string> hear(const std::string& mine);
+  std::map<int, std::string> collect(const std::string& mine);
   std::string summary(const std::map<int, std::string>& states) const;
   std::string silent_text(const std::map<int, std::string>& states) const;
   std::string name_of_rank(int rank) const;

@@ -49,15 +49,15 @@ int read_all(int file, std::string& text) {
   }
 }
 
-// Step and restart of one line; place_of() returns nothing if the line is not a row.
-struct Place {
+// Step and restart of one line; start_of() returns nothing if the line is not a row.
+struct RowStart {
   std::int64_t step, restart;
 };
-std::optional<Place> place_of(std::string_view line) {
+std::optional<RowStart> start_of(std::string_view line) {
   const auto row = nlohmann::json::parse(line, nullptr, false);
   if (!row.is_object() || !row.contains("step") || !row["step"].is_number_integer()) return std::nullopt;
   const auto restart = row.find("restart");
-  return Place{row["step"].get<std::int64_t>(),
+  return RowStart{row["step"].get<std::int64_t>(),
                restart != row.end() && restart->is_number_integer() ? restart->get<std::int64_t>() : 0};
 }
 
@@ -130,10 +130,10 @@ MetricsLog::MetricsLog(const std::filesystem::path& path, std::int64_t step) : p
   std::size_t kept = text.rfind('\n') + 1;
   while (kept > 0) {
     const std::size_t begin = kept < 2 ? 0 : text.rfind('\n', kept - 2) + 1;
-    const auto place = place_of(std::string_view(text).substr(begin, kept - 1 - begin));
-    if (place) newest = std::max(newest, place->restart);
-    if (place) reached_ = std::max(reached_, place->step);
-    if (place && place->step <= step) break;
+    const auto start = start_of(std::string_view(text).substr(begin, kept - 1 - begin));
+    if (start) newest = std::max(newest, start->restart);
+    if (start) reached_ = std::max(reached_, start->step);
+    if (start && start->step <= step) break;
     kept = begin;
   }
   bytes_ = static_cast<std::int64_t>(kept);

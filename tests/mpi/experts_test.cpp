@@ -11,7 +11,7 @@
 #include <nlohmann/json.hpp>
 #include <unistd.h>
 
-#include "app/training/generation.hpp"
+#include "app/training/loop/generation.hpp"
 #include "core/model/layers/token_dispatcher.hpp"
 #include "core/plan/recorder.hpp"
 #include "kernels/convert/convert.hpp"
@@ -318,11 +318,11 @@ TEST(Experts, DropNoTokenWhereAllGoToOneRank) {
   RunConfig config = mixture(Compute::fp32);
   config.run.steps = 2;
   std::vector<MetricsRow> whole;
-  biased(spread(config, 1))->training().run(into(whole));
+  test::all_steps(biased(spread(config, 1))->training(), into(whole));
   for (std::int64_t p : groups()) {
     const RunConfig parts = spread(config, p);
     std::vector<MetricsRow> rows;
-    biased(parts)->training().run(into(rows));
+    test::all_steps(biased(parts)->training(), into(rows));
     ASSERT_EQ(rows.size(), whole.size());
     for (std::size_t i = 0; i < rows.size(); ++i) {
       EXPECT_NEAR(rows[i].loss, whole[i].loss, 1e-5 * whole[i].loss);
@@ -350,7 +350,7 @@ TEST(Experts, WithoutRoomEndTheRunOnAllRanks) {
     };
     expect_refused([&] { run->training().evaluate(); });
     expect_refused([&] { run->training().engine().next_logits({1, 2}); });
-    expect_refused([&] { run->training().run(into(rows)); });
+    expect_refused([&] { test::all_steps(run->training(), into(rows)); });
     EXPECT_TRUE(rows.empty());
     run->mesh().log()->compare(run->control());
   }
@@ -363,7 +363,7 @@ TEST(Experts, EvaluateAndGenerateOnAllRanks) {
     config.run.steps = 1;
     Trial run(config, 1000, 2);
     run.train();
-    const double loss = run.training().evaluate();
+    const double loss = *run.training().evaluate();
     EXPECT_TRUE(std::isfinite(loss) && loss > 0);
     std::string text;
     generate([&](const std::vector<std::int32_t>& ids) { return run.training().next_logits(ids); }, {.seed = 3},

@@ -1,4 +1,4 @@
-#include "app/training/training.hpp"
+#include "app/training/loop/training.hpp"
 
 #include <gtest/gtest.h>
 
@@ -127,7 +127,7 @@ TEST(Training, StoredWeightsAreTheRoundedMastersAfterEveryStep) {
     Engine& engine = run.training().engine();
     std::int64_t steps = 0;
     std::vector<MetricsRow> rows;
-    run.training().run(into(rows), [&](std::int64_t step) {
+    test::all_steps(run.training(), into(rows), [&](std::int64_t step) {
       engine.sync().unshard_all(engine.stream());
       expect_rounded_masters(run.device(), engine, run.plan(), "step " + std::to_string(step) + ", bucket ");
       ++steps;
@@ -236,7 +236,7 @@ struct Held {
 Held held_by(const RunConfig& config, const std::function<void(Training&, std::int64_t)>& boundary = {}) {
   Trial run(config, 0);
   Held held;
-  run.training().run(into(held.rows), [&](std::int64_t step) {
+  test::all_steps(run.training(), into(held.rows), [&](std::int64_t step) {
     if (boundary) boundary(run.training(), step);
     return Proceed::go_on;
   });
@@ -345,7 +345,7 @@ TEST(Training, SkipsStepsThatAreNotFiniteThenGivesUp) {
   std::vector<MetricsRow> rows;
   Trial run(config, 0);
   try {
-    run.training().run(into(rows));
+    test::all_steps(run.training(), into(rows));
     FAIL() << "weights without bound should have ended the run";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), Exit::numerical);
@@ -368,7 +368,7 @@ TEST(Training, SkippedStepsBeforeARestartCount) {
     state.counters.skips_in_a_row = 2;
   });
   std::vector<MetricsRow> rows;
-  EXPECT_THROW(run.training().run(into(rows)), Error);
+  EXPECT_THROW(test::all_steps(run.training(), into(rows)), Error);
   ASSERT_EQ(rows.size(), 1u);
   EXPECT_EQ(rows.front().step, 6);
   EXPECT_TRUE(rows.front().skipped);

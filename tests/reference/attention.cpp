@@ -10,7 +10,7 @@ namespace {
 std::size_t size(std::int64_t n) { return static_cast<std::size_t>(n); }
 
 // Positions of one head's vectors in the packed projections.
-struct Place {
+struct HeadRows {
   const AttentionShape& shape;
   std::int64_t sequence, head;
 
@@ -37,7 +37,7 @@ struct Weights {
   std::vector<double> p;  // probabilities of keys 0 .. t
   double lse;
 };
-Weights softmax(const Place& at, std::span<const double> qkv, std::int64_t t) {
+Weights softmax(const HeadRows& at, std::span<const double> qkv, std::int64_t t) {
   const double scale = 1 / std::sqrt(static_cast<double>(at.shape.head_dim));
   Weights w{std::vector<double>(size(t + 1)), 0};
   for (std::int64_t u = 0; u <= t; ++u) w.p[size(u)] = scale * dot(qkv, at.query(t), qkv, at.key(u), at.shape.head_dim);
@@ -53,7 +53,7 @@ template <class F>
 void each_query(const AttentionShape& shape, const F& f) {
   for (std::int64_t s = 0; s < shape.sequences; ++s)
     for (std::int64_t h = 0; h < shape.heads; ++h)
-      for (std::int64_t t = 0; t < shape.length; ++t) f(Place{shape, s, h}, t);
+      for (std::int64_t t = 0; t < shape.length; ++t) f(HeadRows{shape, s, h}, t);
 }
 
 }  // namespace
@@ -62,7 +62,7 @@ Attention attention_forward(const AttentionShape& shape, std::span<const double>
   const std::int64_t tokens = shape.sequences * shape.length;
   Attention result{std::vector<double>(size(tokens * shape.heads * shape.head_dim)),
                    std::vector<double>(size(tokens * shape.heads))};
-  each_query(shape, [&](const Place& at, std::int64_t t) {
+  each_query(shape, [&](const HeadRows& at, std::int64_t t) {
     const Weights w = softmax(at, qkv, t);
     for (std::int64_t u = 0; u <= t; ++u)
       for (std::size_t d = 0; d < size(shape.head_dim); ++d)
@@ -76,7 +76,7 @@ std::vector<double> attention_backward(const AttentionShape& shape, std::span<co
                                        std::span<const double> qkv) {
   const double scale = 1 / std::sqrt(static_cast<double>(shape.head_dim));
   std::vector<double> dqkv(qkv.size());
-  each_query(shape, [&](const Place& at, std::int64_t t) {
+  each_query(shape, [&](const HeadRows& at, std::int64_t t) {
     const Weights w = softmax(at, qkv, t);
     std::vector<double> dp(w.p.size());
     double mean = 0;

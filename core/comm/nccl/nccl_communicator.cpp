@@ -201,7 +201,7 @@ class NcclBackEnd {
     });
     const Clock::time_point deadline = Clock::now() + watch_.timeout();
     while (code.wait_for(1ms) != std::future_status::ready) {
-      watch_.look(at_);
+      watch_.check(at_);
       if (Clock::now() > deadline) overdue(at_, -1);
     }
     check(code.get(), nullptr);
@@ -232,7 +232,7 @@ class NcclBackEnd {
     forget_reached();
     const Posted& first = posted_[oldest_ % posted_.size()];
     if (oldest_ < newest_ && now - since_ > watch_.timeout()) overdue(first.at, first.group);
-    watch_.look(oldest_ < newest_ ? first.at : Waiting{.sequence = log_.noted()});
+    watch_.check(oldest_ < newest_ ? first.at : Waiting{.sequence = log_.noted()});
   }
 
   [[noreturn]] void overdue(const Waiting& at, int group) {

@@ -1,4 +1,4 @@
-#include "app/training/batches.hpp"
+#include "app/training/loop/batches.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "app/training/hosts_text.hpp"
+#include "app/training/tell/hosts_text.hpp"
 
 #include <gtest/gtest.h>
 

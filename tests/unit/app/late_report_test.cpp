@@ -1,8 +1,8 @@
-#include "app/training/late_report.hpp"
+#include "app/training/tell/late_report.hpp"
 
 #include <gtest/gtest.h>
 
-#include "app/training/batches.hpp"
+#include "app/training/loop/batches.hpp"
 #include "core/plan/plan.hpp"
 #include "tests/support/self_control.hpp"
 #include "tests/support/small_runs.hpp"

@@ -1,4 +1,4 @@
-#include "app/training/step_patience.hpp"
+#include "app/training/loop/step_patience.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "app/training/utilisation.hpp"
+#include "app/training/tell/utilisation.hpp"
 
 #include <gtest/gtest.h>
 

@@ -145,7 +145,8 @@ TEST(Payload, IsReadInOrderFromWhereItLies) {
 }
 
 TEST(Payload, IsWrittenWhereItLiesAndNowhereElse) {
-  for (unsigned seed : {1u, 2u, 4u}) {
+  for (unsigned seed : {1u, 2u, 4u, 5u}) {
+    const Calls calls = seed % 2 == 0 ? Calls::in_tasks : Calls::on_calling_thread;
     const Random state(seed);
     const std::vector<Window> windows = windows_of(state.held, state.stored);
     const test::TemporaryFolder folder;
@@ -155,7 +156,7 @@ TEST(Payload, IsWrittenWhereItLiesAndNowhereElse) {
       folder.write(payload_files[i], expected[i]);
     }
     std::vector<PosixFile> files = open(folder, PosixFile::Mode::payload);
-    write_payload(windows, files, [&](const Slab& slab, std::byte* place) {
+    write_payload(windows, files, calls, [&](const Slab& slab, std::byte* place) {
       std::string& own = expected[file_index(state.tensors[slab.tensor].slot)];
       for (std::int64_t i = 0; i < slab.bytes; ++i) {
         place[i] = static_cast<std::byte>(byte_at(slab.offset + i));
@@ -169,23 +170,26 @@ TEST(Payload, IsWrittenWhereItLiesAndNowhereElse) {
 TEST(Payload, ThrowsWhatKeptAnyOfItFromTheDisk) {
   const Random state(1);
   const std::vector<Window> windows = windows_of(state.held, state.stored);
-  const test::TemporaryFolder folder;
-  for (const char* name : payload_files) folder.write(name, "");
-  ::setenv("TESSERA_FAULT", "payload:0:enospc", 1);
-  fault::arm(0);
-  ::unsetenv("TESSERA_FAULT");
-  fault::enter(fault::Phase::payload);
-  std::vector<PosixFile> files = open(folder, PosixFile::Mode::payload);
-  std::size_t filled = 0;
-  try {
-    write_payload(windows, files, [&](const Slab&, std::byte*) { ++filled; });
-    FAIL() << "a full disk was not noticed";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), Exit::environment);
-    EXPECT_NE(std::string(error.what()).find("model.h5: cannot be written: No space left on device"),
-              std::string::npos);
+  for (const Calls calls : {Calls::in_tasks, Calls::on_calling_thread}) {
+    const test::TemporaryFolder folder;
+    for (const char* name : payload_files) folder.write(name, "");
+    ::setenv("TESSERA_FAULT", "payload:0:enospc", 1);
+    fault::arm(0);
+    ::unsetenv("TESSERA_FAULT");
+    fault::enter(fault::Phase::payload);
+    std::vector<PosixFile> files = open(folder, PosixFile::Mode::payload);
+    std::size_t filled = 0;
+    try {
+      write_payload(windows, files, calls, [&](const Slab&, std::byte*) { ++filled; });
+      FAIL() << "a full disk was not noticed";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), Exit::environment);
+      EXPECT_NE(std::string(error.what()).find("model.h5: cannot be written: No space left on device"),
+                std::string::npos);
+    }
+    EXPECT_LT(filled, slabs_of(state).size());
+    fault::enter(fault::Phase::close);
   }
-  EXPECT_LT(filled, slabs_of(state).size());
 }
 
 TEST(Payload, ThrowsWhereAFileEndsEarly) {

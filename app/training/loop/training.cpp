@@ -1,0 +1,120 @@
+#include "app/training/loop/training.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "app/training/loop/step_faults.hpp"
+#include "app/training/loop/suspects.hpp"
+#include "core/device/region.hpp"
+#include "core/optim/schedule.hpp"
+
+namespace tessera {
+
+Training::Training(Device& device, const RunPlan& plan, Batches batches, Mesh& mesh, Control& control,
+                   std::vector<Record>& records)
+    : device_(device),
+      plan_(plan),
+      batches_(std::move(batches)),
+      mesh_(mesh),
+      control_(control),
+      engine_(device, plan, mesh),
+      trace_(plan.config.debug.trace.empty()
+                 ? nullptr
+                 : std::make_unique<Trace>(plan.config.debug.trace, device, plan, engine_, control, records)),
+      report_(device, plan.config, engine_, control, trace_.get(), reading_of(device, trace_.get())),
+      profile_(plan.config, device, control, report_),
+      patience_(plan.config.comm) {
+  if (plan.config.debug.replica_hash_every > 0) replicas_.emplace(device, plan);
+  if (plan.config.debug.spot_check_every > 0) engine_.spot_check(judge_of_spot_checks(plan, control));
+  if (confirms_skips(plan.config, device)) engine_.confirm_skips(judge_of_suspects(plan, control));
+}
+
+void Training::restore(const std::function<void(StateDict&)>& fill) {
+  engine_.restore([&](StateDict& state) {
+    fill(state);
+    step_ = state.counters.step;
+    next_sample_ = state.counters.next_sample;
+    report_.resume(state.counters);
+  });
+  ready_ = true;
+}
+
+void Training::initialise(const std::function<void(StateDict&)>& fill) {
+  engine_.initialise(fill);
+  ready_ = true;
+}
+
+StateDict Training::state() {
+  report_.finish();
+  report_.pause();
+  const RunConfig& config = plan_.config;
+  StateDict state = engine_.state();
+  report_.record(state.counters);
+  state.counters.step = step_;
+  state.counters.next_sample = next_sample_;
+  state.counters.tokens = next_sample_ * config.model.seq_len;
+  state.counters.seed = config.run.seed;
+  return state;
+}
+
+void Training::begin(const RowSink& sink) {
+  settled_ = step_ + 2;
+  report_.send_to(sink);
+  if (!std::exchange(ready_, true)) engine_.initialise();
+}
+
+void Training::make_step() {
+  const RunConfig& config = plan_.config;
+  const std::int64_t number = step_ + 1;
+  control_.wait_at_most(patience_.begin_turn(StepPatience::Clock::now()));
+  const double rate = learning_rate(config.optimizer, config.run.steps, number);
+  plan_fault(engine_, number);
+  profile_.before(number);
+  const std::int64_t spots = config.debug.spot_check_every;
+  const bool checked = spots > 0 && number % spots == 0;
+  if (checked) report_.finish();  // a machine's fault ends the run here, and the step before is done
+  const Turn turn = engine_.step(batches_.training(step_, next_sample_, checked),
+                                 {static_cast<float>(rate), report_.norm_limit(number)});
+  report_.begun(++step_, next_sample_ += config.batch.global, turn);
+  if (const CollectiveLog* log = mesh_.log()) log->compare(control_);
+  if (replicas_ && step_ % config.debug.replica_hash_every == 0) compare_replicas();
+}
+
+bool Training::evaluate_if_due(const Pressed& pressed) {
+  if (!evaluation_due(plan_.config, step_) || !evaluates()) return true;
+  return report_.evaluated([&] { return evaluate(pressed); });
+}
+
+void Training::end_step() {
+  profile_.after(step_);
+  if (step_ == settled_) early_allocations_ = device_.allocations();
+  if (!report_.behind()) report_.finish();
+}
+
+void Training::finish() {
+  control_.wait_at_most(patience_.outside());
+  profile_.finish();
+  report_.finish();
+  engine_.sync().unshard_all(engine_.stream());  // no collective stays under way
+  if (trace_) trace_->finish(engine_.stream());
+}
+
+void Training::compare_replicas() {
+  report_.pause();
+  replicas_->compare(engine_.stream(), engine_.sync(), control_, step_);
+}
+
+std::optional<double> Training::evaluate(const Pressed& pressed) {
+  const Region region(device_.compute(), RegionName::evaluate);
+  pause();
+  return evaluation_loss(engine_, batches_, pressed);
+}
+
+std::vector<float> Training::next_logits(const std::vector<std::int32_t>& ids) {
+  report_.finish();
+  pause();
+  const auto length = static_cast<std::ptrdiff_t>(plan_.sizes.length);
+  return engine_.next_logits({ids.end() - std::min(length, std::ssize(ids)), ids.end()});
+}
+
+}  // namespace tessera
