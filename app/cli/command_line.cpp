@@ -395,7 +395,7 @@ class Parser {
         "Rewrite a checkpoint: expert layout, type, with or without optimizer state, from and to safetensors");
     verb->callback([this] { chosen_ = [this] { return run_checkpoint_convert(convert_); }; });
     verb->footer(
-        "SRC with config.json and safetensors (Hugging Face: GPT-2, Llama, Mistral, Mixtral, Qwen) becomes a "
+        "SRC with config.json and safetensors (Hugging Face: GPT-2, Llama, Mistral, Qwen and mixtures) becomes a "
         "checkpoint of step 0, "
         "weights only, to start from with checkpoint.init_from. Every digest of SRC is checked on the way.");
     verb->add_option("SRC", convert_.from,
