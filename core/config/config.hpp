@@ -8,6 +8,7 @@
 
 #include "core/config/choices.hpp"
 #include "core/config/moe_config.hpp"
+#include "core/config/routing_config.hpp"
 #include "core/config/rule.hpp"
 #include "kernels/base/runtime.hpp"
 
@@ -486,6 +487,7 @@ struct RunConfig {
   BatchConfig batch;
   EvalConfig eval;
   SampleConfig sample;
+  RoutingConfig routing;
   PrecisionConfig precision;
   Sharding sharding = Sharding::optimizer;
   GatherConfig gather;
@@ -506,6 +508,7 @@ struct RunConfig {
     v.section("batch", self.batch, "How much a step sees");
     v.section("eval", self.eval, "Loss on windows that training never sees");
     v.section("sample", self.sample, "Text generated from the model while it trains");
+    v.section("routing", self.routing, "What is recorded of where routers send tokens");
     v.section("precision", self.precision, "Number formats");
     v.key("sharding", self.sharding, OneOf(), Restart::may_change,
           "What a rank keeps a part of. optimizer: masters and moments; full: weights and gradients too, which are "

@@ -52,6 +52,8 @@ constexpr Effect effects[] = {
      [](const RunConfig& c) { return !c.model.moe || c.model.moe->balance_coef > 0; }},
     {"model.moe.bias_rate", "model.moe.bias", "with bias true",
      [](const RunConfig& c) { return !c.model.moe || c.model.moe->bias; }},
+    {"routing.every_steps", "model.moe", "on models with model.moe",
+     [](const RunConfig& c) { return c.model.moe.has_value(); }},
     {"recompute.modules", "recompute.mode", "with mode selective",
      [](const RunConfig& c) { return c.recompute.mode == RecomputeMode::selective; }},
     {"data.root", "data.files", "on patterns that are no absolute paths",

@@ -479,6 +479,7 @@ data: kind root files mixture eval_files tokenizer eval_fraction eval_windows ev
 batch: global micro
 eval: every_steps batches
 sample: tokens every_steps prompt
+routing: every_steps
 precision: compute recipe primary_weights fuse_wgrad quantize_head bf16_first bf16_last sharding
 gather: granularity
 reduce: bucket_mib order

@@ -50,6 +50,7 @@ const Situation situations[] = {
      [](RunConfig& c) { c.model.rope_scaling = RopeScalingConfig{.factor = 8, .original_seq_len = 16}; }},
     {"model.rope_dim", [](RunConfig& c) { c.model.position = Position::rotary; },
      [](RunConfig& c) { c.model.rope_dim = 2; }},
+    {"routing.every_steps", mix, [](RunConfig& c) { c.routing.every_steps = 3; }},
     {"model.qk_norm_over", [](RunConfig& c) { c.model.qk_norm = true; },
      [](RunConfig& c) { c.model.qk_norm_over = QkNormOver::width; }},
     {"recompute.modules", [](RunConfig& c) { c.recompute.mode = RecomputeMode::selective; },

@@ -77,6 +77,7 @@ data: {kind: tokens, root: ../corpus, files: [a.bin, "b c.bin"], mixture: [1, 1]
        eval_files: [val.bin], tokenizer: ../tok.json, eval_windows: tail, eval_seed: 9}
 batch: {global: 32, micro: 4}
 eval: {every_steps: 50, batches: 3}
+routing: {every_steps: 5}
 sample: {tokens: 0, prompt: "The \"one\"\n", every_steps: 20}
 precision: {compute: bf16, recipe: mxfp8_2d, primary_weights: bf16, fuse_wgrad: false, quantize_head: false,
             bf16_first: 1, bf16_last: 2}
@@ -108,6 +109,7 @@ TEST(Deck, ReadsEveryKey) {
   EXPECT_EQ(config.data, (DataConfig{DataKind::tokens, std::string("/corpus"), {"a.bin", "b c.bin"}, 0.0, false,
                                      {"val.bin"}, "/tok.json", {1, 1}, EvalWindows::tail, 9}));
   EXPECT_EQ(config.batch, (BatchConfig{32, 4}));
+  EXPECT_EQ(config.routing, (RoutingConfig{5}));
   EXPECT_EQ(config.eval, (EvalConfig{50, 3}));
   EXPECT_EQ(config.sample, (SampleConfig{0, "The \"one\"\n", 20}));
   EXPECT_EQ(config.precision, (PrecisionConfig{Compute::bf16, RecipeName::mxfp8_2d, PrimaryWeights::bf16, false, false,
