@@ -412,6 +412,10 @@ class Parser {
                [this](const std::string& text) { convert_.target = choice_named<Target>(text).value(); });
     verb->add_flag_callback(
         "--weights-only", [this] { convert_.extent = Extent::weights; }, "Leave optimizer state out");
+    verb->add_option("--upcycle", convert_.upcycling,
+                     "Make a mixture of a dense model, each expert a copy of its layer: experts=8,top_k=2"
+                     "[,first_dense=][,every=][,seed=]")
+        ->type_name("TEXT");
     verb->add_option("--max-shard", convert_.shard_bytes, "Most that one safetensors file holds, as 5GB")
         ->transform(CLI::AsSizeValue(true).description(""))
         ->transform(a_size)

@@ -278,6 +278,30 @@ class Conversions(unittest.TestCase):
         for name, values in back.items():
             self.assertTrue(numpy.array_equal(values, wide[name]), name)
 
+    def test_a_dense_model_becomes_a_mixture(self):
+        """Experts that copy a layer compute what it did, and a run goes on from them."""
+        dense = DECK.replace(", moe: {experts: 4, top_k: 2}", "")
+        self.train(0, "dense", deck=dense)
+        report = self.convert("dense", "many", "--upcycle", "experts=4,top_k=2,first_dense=1")
+        self.assertEqual((report["step"], self.tool(0, "verify", "many")["ok"]), (0, True))
+        weights, source = self.weights("many"), self.weights("dense/step_00000008")
+        self.assertTrue(numpy.array_equal(weights["layers.0.mlp.down.weight"], source["layers.0.mlp.down.weight"]))
+        for part in ("gate_up", "down"):
+            for expert in range(4):
+                self.assertTrue(numpy.array_equal(weights[f"layers.1.moe.experts.{part}.weight"][expert], source[f"layers.1.mlp.{part}.weight"]))
+        self.assertTrue(weights["layers.1.moe.router.weight"].any())
+        losses = []
+        mixture = dense.replace("ffn: 48", "ffn: 48, moe: {experts: 4, top_k: 2, first_dense: 1}")
+        for name, deck, begin in (("on_dense", dense, self.path("dense")), ("on_many", mixture, self.path("many"))):
+            self.train(0, name, "--set", "run.steps=1", "--set", "optimizer.warmup_steps=0", "--set", f"checkpoint.init_from={begin}", deck=deck)
+            with open(self.path(name, "metrics.jsonl")) as file:
+                losses.append(json.loads(file.readline())["loss"])
+        self.assertAlmostEqual(*losses, delta=2e-2)  # weights are bf16 there
+        self.assertIn("--upcycle", self.tool(2, "convert", "dense", "none", "--upcycle", "experts=4"))
+        self.assertIn("model.moe.top_k: ", self.tool(2, "convert", "dense", "none", "--upcycle", "experts=4,top_k=5"))
+        self.assertIn("model.moe: ", self.tool(5, "convert", "a", "none", "--upcycle", "experts=4,top_k=2"))
+        self.assertFalse(os.path.exists(self.path("none")))
+
     def test_what_no_other_program_can_express(self):
         dense = DECK.replace(", moe: {experts: 4, top_k: 2}", "").replace("norm: rms", "norm: layer")
         self.train(0, "odd", "--set", "run.steps=0", deck=dense)
