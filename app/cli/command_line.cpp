@@ -396,7 +396,7 @@ class Parser {
         "Rewrite a checkpoint: expert layout, type, with or without optimizer state, from and to safetensors");
     verb->callback([this] { chosen_ = [this] { return run_checkpoint_convert(convert_); }; });
     verb->footer(
-        "SRC with config.json and safetensors (Hugging Face: GPT-2, Llama, Mistral, Mixtral, Qwen) becomes a "
+        "SRC with config.json and safetensors (Hugging Face: GPT-2, Llama, Mistral, Qwen and mixtures) becomes a "
         "checkpoint of step 0, "
         "weights only, to start from with checkpoint.init_from. Every digest of SRC is checked on the way.");
     verb->add_option("SRC", convert_.from,
@@ -413,6 +413,10 @@ class Parser {
                [this](const std::string& text) { convert_.target = choice_named<Target>(text).value(); });
     verb->add_flag_callback(
         "--weights-only", [this] { convert_.extent = Extent::weights; }, "Leave optimizer state out");
+    verb->add_option("--upcycle", convert_.upcycling,
+                     "Make a mixture of a dense model, each expert a copy of its layer: experts=8,top_k=2"
+                     "[,first_dense=][,every=][,seed=]")
+        ->type_name("TEXT");
     verb->add_option("--max-shard", convert_.shard_bytes, "Most that one safetensors file holds, as 5GB")
         ->transform(CLI::AsSizeValue(true).description(""))
         ->transform(a_size)

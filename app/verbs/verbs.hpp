@@ -89,6 +89,7 @@ struct CheckpointConvertOptions {
   std::optional<ExpertWeights> experts;
   std::optional<DType> type;
   Extent extent = Extent::all;
+  std::string upcycling;  ///< as read_upcycling() takes it; empty: none
   Target target = Target::tessera;
   std::optional<std::int64_t> shard_bytes;  ///< with target safetensors
   std::vector<std::string> command_line;  ///< as typed

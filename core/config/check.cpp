@@ -20,9 +20,19 @@ void check_attention(const ModelConfig& model, Findings& found) {
     found.push_back({{"model.heads", "model.hidden", "model.head_dim"},
                      fmt::format("{} heads do not divide hidden {}: change one of them, or give model.head_dim",
                                  model.heads, model.hidden)});
-  else if (model.position == Position::rotary && model.head_dim % 2 != 0)
+  else if (model.position == Position::rotary && model.rope_dim > model.head_dim)
+    found.push_back({{"model.rope_dim", "model.head_dim"},
+                     fmt::format("{} of a head's {} elements cannot be turned: use at most head_dim, or leave it out",
+                                 model.rope_dim.get(), model.head_dim.get())});
+  else if (model.position == Position::rotary && model.rope_dim % 2 != 0 && model.rope_dim != model.head_dim)
+    found.push_back({{"model.rope_dim", "model.position"},
+                     fmt::format("{} is odd, and position rotary turns pairs: use {}", model.rope_dim.get(),
+                                 model.rope_dim + 1)});
+  else if (model.position == Position::rotary && model.rope_dim % 2 != 0)
     found.push_back({{"model.head_dim", "model.position", "model.heads", "model.hidden"},
-                     fmt::format("{} is odd, and position rotary turns pairs", model.head_dim.get())});
+                     fmt::format("{} is odd, and position rotary turns pairs: make it even, or turn fewer of them by "
+                                 "model.rope_dim",
+                                 model.head_dim.get())});
   if (const auto& scaling = model.rope_scaling; scaling && scaling->low_freq_factor >= scaling->high_freq_factor)
     found.push_back({{"model.rope_scaling.low_freq_factor", "model.rope_scaling.high_freq_factor"},
                      fmt::format("{} is not below high_freq_factor {}", scaling->low_freq_factor,

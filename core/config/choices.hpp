@@ -2,6 +2,7 @@
 #include <optional>
 #include <string_view>
 
+#include "kernels/attention/head_norm.hpp"
 #include "kernels/moe/scores.hpp"
 #include "kernels/normalize/normalize.hpp"
 
@@ -44,6 +45,9 @@ template <class E> struct Name {
 template <class E> struct Names;
 template <> struct Names<Norm> {
   static constexpr Name<Norm> table[] = {{Norm::layer, "layer"}, {Norm::rms, "rms"}};
+};
+template <> struct Names<QkNormOver> {
+  static constexpr Name<QkNormOver> table[] = {{QkNormOver::head, "head"}, {QkNormOver::width, "width"}};
 };
 template <> struct Names<Position> {
   static constexpr Name<Position> table[] = {{Position::learned, "learned"}, {Position::rotary, "rotary"}};

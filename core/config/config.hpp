@@ -9,6 +9,7 @@
 
 #include "core/config/choices.hpp"
 #include "core/config/moe_config.hpp"
+#include "core/config/routing_config.hpp"
 #include "core/config/rule.hpp"
 #include "kernels/base/runtime.hpp"
 
@@ -85,6 +86,8 @@ struct ModelConfig {
   bool qk_norm = false;
   bool qkv_bias = false;
   std::optional<RopeScalingConfig> rope_scaling;
+  QkNormOver qk_norm_over = QkNormOver::head;
+  Derived<std::int64_t> rope_dim;
 
   template <class Self, class V> static void visit(Self& self, V& v) {
     using enum Restart;
@@ -100,9 +103,13 @@ struct ModelConfig {
     v.key("norm", self.norm, OneOf(), fixed, "layer: mean and variance; rms: root mean square, no bias");
     v.key("norm_eps", self.norm_eps, from_to(1e-30, 1), fixed, "Added to the mean square before its root");
     v.key("qk_norm", self.qk_norm, OneOf(), fixed,
-          "Normalise queries and keys by their root mean square, head by head");
+          "Normalise queries and keys by their root mean square");
+    v.key("qk_norm_over", self.qk_norm_over, OneOf(), fixed,
+          "What that mean is over. head: each head by itself; width: all heads of a token together");
     v.key("position", self.position, OneOf(), fixed, "learned: an embedding added; rotary: queries and keys rotated");
     v.key("rope_base", self.rope_base, from_to(1, 1e12), fixed, "Base of the rotary angles");
+    v.derived("rope_dim", self.rope_dim, from_to(1, 65536), fixed, "head_dim",
+              "First elements of each head that rotary positions turn; the rest of the head stays");
     v.key("activation", self.activation, OneOf(), fixed, "gelu: the tanh form; swiglu: silu(gate) * up");
     v.derived("bias", self.bias, OneOf(), fixed, "true with norm layer, false with rms",
               "Biases of the linear layers");
@@ -483,6 +490,7 @@ struct RunConfig {
   BatchConfig batch;
   EvalConfig eval;
   SampleConfig sample;
+  RoutingConfig routing;
   PrecisionConfig precision;
   Sharding sharding = Sharding::optimizer;
   GatherConfig gather;
@@ -503,6 +511,7 @@ struct RunConfig {
     v.section("batch", self.batch, "How much a step sees");
     v.section("eval", self.eval, "Loss on windows that training never sees");
     v.section("sample", self.sample, "Text generated from the model while it trains");
+    v.section("routing", self.routing, "What is recorded of where routers send tokens");
     v.section("precision", self.precision, "Number formats");
     v.key("sharding", self.sharding, OneOf(), Restart::may_change,
           "What a rank keeps a part of. optimizer: masters and moments; full: weights and gradients too, which are "

@@ -10,6 +10,7 @@ namespace {
 void derive_model(ModelConfig& model, DataKind data) {
   model.kv_heads.fill(model.heads);
   if (model.heads > 0 && model.hidden % model.heads == 0) model.head_dim.fill(model.hidden / model.heads);
+  if (model.head_dim.known()) model.rope_dim.fill(model.head_dim);
   const bool gated = model.activation == Activation::swiglu;
   model.ffn.fill(gated ? round_up(ceil_div(8 * model.hidden, 3), 128) : 4 * model.hidden);
   model.bias.fill(model.norm == Norm::layer);

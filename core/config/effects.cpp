@@ -33,6 +33,8 @@ constexpr const char* while_saving =
 /// Every key that others can leave without effect. What no run could mean is refused, by check().
 constexpr Effect effects[] = {
     {"model.rope_base", "model.position", "with position rotary", rotary},
+    {"model.rope_dim", "model.position", "with position rotary", rotary},
+    {"model.qk_norm_over", "model.qk_norm", "with qk_norm true", [](const RunConfig& c) { return c.model.qk_norm; }},
     {"model.rope_scaling", "model.position", "with position rotary", rotary},
     {"model.rope_scaling", "model.rope_scaling.factor", "with a factor above 1",
      [](const RunConfig& c) { return !rotary(c) || !c.model.rope_scaling || c.model.rope_scaling->factor > 1; }},
@@ -50,6 +52,8 @@ constexpr Effect effects[] = {
      [](const RunConfig& c) { return !c.model.moe || c.model.moe->balance_coef > 0; }},
     {"model.moe.bias_rate", "model.moe.bias", "with bias true",
      [](const RunConfig& c) { return !c.model.moe || c.model.moe->bias; }},
+    {"routing.every_steps", "model.moe", "on models with model.moe",
+     [](const RunConfig& c) { return c.model.moe.has_value(); }},
     {"recompute.modules", "recompute.mode", "with mode selective",
      [](const RunConfig& c) { return c.recompute.mode == RecomputeMode::selective; }},
     {"data.root", "data.files", "on patterns that are no absolute paths",

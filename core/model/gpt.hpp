@@ -12,7 +12,7 @@ namespace tessera {
 /// A sequence under generation, with the key/value cache of its tokens.
 struct Sequence {
   Tensor cache;             ///< [L, T, 2 G D] in the compute type: keys and values by block and position
-  Tensor rotation;          ///< [T, D]: the table of rotary(); empty where positions are learned
+  Tensor rotation;          ///< [T, R]: the table of rotary(); empty where positions are learned
   std::int64_t length = 0;  ///< tokens so far
   std::int64_t capacity() const { return cache.shape[1]; }
 };

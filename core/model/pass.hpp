@@ -20,6 +20,14 @@ struct StepSums {
   DispatchStats arrivals;         ///< rows that arrived at this rank's experts
 };
 
+/// Where a step's routing is recorded, a row for each layer with experts; empty where it is not.
+struct RoutingRecords {
+  Tensor words;  ///< i64 [layers, RoutingRecord::words(E)], sums of this rank
+  Tensor bias;   ///< fp32 [layers, E]: what the layers chose by, in a model that has it
+
+  explicit operator bool() const { return static_cast<bool>(words); }
+};
+
 /// Key of stochastic rounding, together with a weight's name and an element's index.
 struct StepKey {
   std::uint64_t seed = 0;
@@ -36,6 +44,7 @@ struct Pass {
   std::uint64_t* logits_digest = nullptr;  ///< on the device (&sums->logits) when the logits are traced, else null
   StepKey key = {};
   RowExchange* exchange = nullptr;  ///< null without expert parallelism
+  RoutingRecords routing = {};
   std::optional<float> fault = {};  ///< fault injection: a value for the gradient into the first block's last branch
 
   /// The micro-batch's flag (u64 [1]) that quantizers set if a value is not finite; empty without sums.

@@ -49,6 +49,7 @@ struct GptShape {
   std::int64_t heads = 0;       ///< H
   std::int64_t kv_heads = 0;    ///< G
   std::int64_t head_dim = 0;    ///< D
+  std::int64_t rope_dim = 0;    ///< R: elements of a head that rotary positions turn; 0: all
   std::int64_t ffn = 0;         ///< F, of dense layers
   std::int64_t seq_len = 0;     ///< T
   std::int64_t vocabulary = 0;  ///< V
@@ -60,7 +61,8 @@ struct GptShape {
   Activation activation = Activation::gelu;
   bool bias = true;
   bool qkv_bias = false;  ///< queries, keys and values have a bias even if `bias` is false
-  bool qk_norm = false;   ///< queries and keys are normalised head by head
+  bool qk_norm = false;   ///< queries and keys are normalised
+  QkNormOver qk_norm_over = QkNormOver::head;
   bool tied_head = false;
   std::optional<MoeShape> moe;
 
@@ -71,6 +73,8 @@ struct GptShape {
   /// Elements of logits that exist at once: the head works on as many rows of the batch at a time (at least one).
   std::int64_t logits_at_once = std::int64_t{1} << 28;
 
+  /// Elements of a head that rotary positions turn.
+  std::int64_t turned() const { return rope_dim > 0 ? rope_dim : head_dim; }
   bool has_experts(std::int64_t block) const { return moe && moe->blocks.contain(block); }
   /// Rows of the vocabulary's matrices in memory.
   std::int64_t padded_vocabulary() const { return round_up(vocabulary, 128); }

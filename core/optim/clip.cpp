@@ -28,13 +28,13 @@ void add_all_squares(Stream& stream, const Tensor& words, const Reduced& gradien
 
 void decide_clipping(Stream& stream, const Reduced& gradients, const ParamLayout& layout, Communicator& world,
                      const Tensor& words, ClipResult* result, float clip, const float* limit,
-                     const Tensor& not_finite) {
+                     const Tensor& not_finite, const Tensor& also) {
   clear(stream, words);
   add_all_squares(stream, words, gradients, layout);
   if (not_finite) add_not_finite(stream, words, not_finite);
   if (world.size() > 1) {
-    const Exchange sum{{}, words, {}, {}};
-    world.submit(stream, {Collective::all_reduce_sum, {&sum, 1}, -1, "norm"}).wait(stream);
+    const Exchange sums[] = {{{}, words, {}, {}}, {{}, also, {}, {}}};
+    world.submit(stream, {Collective::all_reduce_sum, {sums, also ? 2u : 1u}, -1, "norm"}).wait(stream);
   }
   clip_from_squares(stream, result, words, clip, limit);
 }

@@ -184,6 +184,12 @@ std::set<int> largest_ranks(const ParamLayout& layout, int ranks, int expert) {
   return {all.second, group_of_most.second};
 }
 
+/// Layers whose routing is recorded.
+std::int64_t recorded_layers(const RunConfig& config) {
+  const auto& moe = config.model.moe;
+  return moe && config.routing.every_steps > 0 ? moe->blocks().among(config.model.layers) : 0;
+}
+
 /// The plan without the findings of a dry run.
 RunPlan laid_out(const RunConfig& config, int ranks, int rank) {
   Problems problems;
@@ -205,7 +211,8 @@ RunPlan laid_out(const RunConfig& config, int ranks, int rank) {
   // Gradients that come and go with each micro-batch leave no memory in which bf16 could wait for its gather.
   if (sync.reduces_each_micro_batch()) sync.weights.staging = GatherStaging::ring;
   const std::int64_t again = config.debug.spot_check_every > 0 ? (spot_computations - 1) * config.batch.micro : 0;
-  const StepSizes sizes{config.model.seq_len, config.batch.global, config.batch.micro, batch.rounds(), 0, {}, again};
+  const StepSizes sizes{config.model.seq_len, config.batch.global, config.batch.micro, batch.rounds(), 0, {}, again,
+                        recorded_layers(config), config.model.moe ? config.model.moe->experts : 0};
   return {{here,
            config.run.seed,
            config.proof.graph,

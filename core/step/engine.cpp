@@ -104,7 +104,8 @@ Pass Engine::pass(GradientSink* gradients, std::int64_t round) {
   StepSums* sums = memory_.sums(round);
   return {stream_, built_.sync, gradients,
           built_.activations, sums, observer_ && gradients ? &sums->logits : nullptr,
-          {plan_.seed, memory_.step()}, exchange_ ? &*exchange_ : nullptr};
+          {plan_.seed, memory_.step()}, exchange_ ? &*exchange_ : nullptr,
+          gradients ? memory_.routing() : RoutingRecords{}};
 }
 
 void Engine::gather_sums() {
@@ -236,7 +237,7 @@ void Engine::decide(const Reduced& gradients) {
   const Region region(stream_, RegionName::update);
   decide_clipping(stream_, gradients, plan_.layout, mesh_.world(), memory_.squares(), memory_.clip(),
                   static_cast<float>(plan_.optimizer.clip), memory_.norm_limit(),
-                  quantizes() ? memory_.counted_sums() : Tensor{});
+                  quantizes() ? memory_.counted_sums() : Tensor{}, memory_.routing().words);
 }
 
 /// What decide() found. Waits for the device; the host's own work is done already.

@@ -17,9 +17,11 @@ StepMemory::StepMemory(Device& device, const RankIn& world, const StepSizes& siz
       micro_(sizes.micro),
       capacity_((sizes.local() + sizes.again) * sizes.length),
       length_(sizes.length),
-      counters_(counters) {
+      counters_(counters),
+      recorded_layers_(sizes.recorded_layers),
+      experts_(sizes.experts) {
   up_ = device.allocate(Category::batch, DType::u8, {tokens_offset + 2 * capacity_ * 4});
-  down_ = device.allocate(Category::batch, DType::u8, {sums_offset() + world.size * words_of_rank() * 8});
+  down_ = device.allocate(Category::batch, DType::u8, {bias_offset() + recorded_layers_ * experts_ * 4});
   for (Pinned& block : pinned_) block = {device.pinned(up_.bytes()), device.pinned(down_.bytes()), {}, {}, {}, {}};
 }
 
@@ -28,6 +30,17 @@ std::int64_t StepMemory::squares_offset() const {
 }
 std::int64_t StepMemory::sums_offset() const {
   return round_up(squares_offset() + ExactSum::words * 8, Arena::alignment);
+}
+
+std::int64_t StepMemory::routing_offset() const { return sums_offset() + world_.size * words_of_rank() * 8; }
+std::int64_t StepMemory::bias_offset() const {
+  return routing_offset() + recorded_layers_ * RoutingRecord::words(experts_) * 8;
+}
+
+RoutingRecords StepMemory::routing() const {
+  if (recorded_layers_ == 0) return {};
+  return {{at(routing_offset()), DType::i64, {recorded_layers_, RoutingRecord::words(experts_)}},
+          {at(bias_offset()), DType::f32, {recorded_layers_, experts_}}};
 }
 
 StepSums* StepMemory::sums(std::int64_t round) const {
@@ -67,6 +80,7 @@ Turn StepMemory::begin(Stream& stream, const HostSequences& batch, const StepSca
 
 void StepMemory::clear_sums(Stream& stream) {
   clear(stream, all_sums().flat(world_.rank * words_of_rank(), words_of_rank()));
+  if (const RoutingRecords records = routing()) clear(stream, records.words);
 }
 
 Turn StepMemory::end(Stream& stream) {
@@ -103,6 +117,12 @@ StepReport StepMemory::report(Turn turn) {
   std::memcpy(&report.clip, block.down.data() + clip_offset(), sizeof report.clip);
   report.begin = block.begin;
   report.end = block.end;
+  if (const RoutingRecords records = routing()) {
+    report.routing.resize(static_cast<std::size_t>(records.words.elements()));
+    std::memcpy(report.routing.data(), block.down.data() + routing_offset(), report.routing.size() * 8);
+    report.bias.resize(static_cast<std::size_t>(records.bias.elements()));
+    std::memcpy(report.bias.data(), block.down.data() + bias_offset(), report.bias.size() * sizeof(float));
+  }
   for (std::int64_t m = 0; m < micro_batches_; ++m) {
     const std::int64_t place = m % world_.size * rounds_ + m / world_.size;
     std::memcpy(&report.sums.emplace_back(), block.down.data() + sums_offset() + place * std::int64_t{sizeof(StepSums)},

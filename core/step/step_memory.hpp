@@ -31,6 +31,8 @@ struct StepScalars {
 struct StepReport {
   std::vector<std::uint64_t> counters;  ///< words of the rules' counters
   ClipResult clip;
+  std::vector<std::int64_t> routing;  ///< RoutingRecords::words, summed over ranks, if routing is recorded
+  std::vector<float> bias;            ///< RoutingRecords::bias, likewise
   std::vector<StepSums> sums;  ///< by micro-batch of the global batch; of an evaluation's pass: by rank, then zeros
   Event begin, end;            ///< around the work between StepMemory's begin() and end()
 };
@@ -39,8 +41,8 @@ struct StepReport {
 enum class Turn : std::uint8_t { even, odd };
 
 /// Device memory for a step's inputs and results: one block up (scalars, step number, tokens), one block down (the
-/// rules' counters, clip result, every rank's sums). Each has two pinned counterparts that alternate (double
-/// buffering): the host fills or reads one while the device uses the other. Local.
+/// rules' counters, clip result, every rank's sums, what is recorded of the routing). Each has two pinned counterparts
+/// that alternate (double buffering): the host fills or reads one while the device uses the other. Local.
 class StepMemory {
  public:
   /// For one rank of `world` with the sequences that `sizes` gives it, whose rules have `counters` counters of 64 bits.
@@ -50,7 +52,7 @@ class StepMemory {
   void initialise(Stream& stream, const std::vector<std::uint64_t>& counters);
   /// Begins a step with the other pinned block: one copy up, and this rank's sums are cleared.
   Turn begin(Stream& stream, const HostSequences& batch, const StepScalars& scalars = {});
-  /// Zeroes this rank's sums.
+  /// Zeroes this rank's sums, of the routing too.
   void clear_sums(Stream& stream);
   /// Ends the step: one copy down, into the pinned block of the last begin().
   Turn end(Stream& stream);
@@ -77,6 +79,8 @@ class StepMemory {
   Tensor first_sums() const { return {sums(0), DType::i64, {sum_words}}; }
   /// Every rank's sums as 64-bit words [ranks * words_of_rank()], for the all-gather.
   Tensor all_sums() const;
+  /// Where the routing is recorded: this rank's, and behind the norm's all-reduce all ranks'.
+  RoutingRecords routing() const;
   std::int64_t words_of_rank() const { return rounds_ * sum_words; }
 
  private:
@@ -86,6 +90,8 @@ class StepMemory {
   std::int64_t clip_offset() const { return counters_ * std::int64_t{sizeof(std::uint64_t)}; }
   std::int64_t squares_offset() const;
   std::int64_t sums_offset() const;
+  std::int64_t routing_offset() const;  ///< behind all sums
+  std::int64_t bias_offset() const;
   struct Pinned {
     std::span<std::byte> up, down;
     Event sent, begin, fetched, end;
@@ -97,6 +103,7 @@ class StepMemory {
   RankIn world_;
   std::int64_t micro_batches_;  ///< of the global batch
   std::int64_t rounds_, micro_, capacity_, length_, counters_;
+  std::int64_t recorded_layers_, experts_;
   Tensor up_, down_;
   std::array<Pinned, 2> pinned_;
   Turn current_ = Turn::even;

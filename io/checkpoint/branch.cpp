@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -32,7 +33,7 @@ struct Branch {
   std::int64_t number = 1;  ///< counts the branches of this run from 1
   std::string parent;       ///< the checkpoint from which the branch goes on
   Names keeps, leaves;      ///< step folders that existed when it began
-  std::string record;
+  Names records;            ///< files of rows by step
 
   fs::path aside(const std::string& name) const { return run / abandoned_name(number, name); }
   bool still_to_leave(const std::string& name) const {
@@ -55,7 +56,7 @@ void write(const Branch& branch) {
                                        {"parent", branch.parent},
                                        {"keeps", branch.keeps},
                                        {"leaves", branch.leaves},
-                                       {"record", branch.record}};
+                                       {"records", branch.records}};
   replace_text_file(file_of(branch.run), json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + '\n');
   sync_folder(branch.run);
 }
@@ -69,7 +70,7 @@ std::optional<Branch> under_way(const fs::path& run) {
                   json.at("parent"),
                   json.at("keeps").get<Names>(),
                   json.at("leaves").get<Names>(),
-                  json.at("record")};
+                  json.contains("record") ? Names{json["record"]} : json.at("records").get<Names>()};
   } catch (const nlohmann::json::exception& error) {
     throw Error(Exit::file, fmt::format("{}: does not say which steps a branch of the run leaves behind: {}; rename "
                                         "those steps as others are, or keep them, and remove the file",
@@ -86,14 +87,15 @@ std::int64_t next_number(const fs::path& run) {
   return most + 1;
 }
 
-/// The rows that lead to the branch's parent, if that is a checkpoint set aside in this directory; else empty.
-std::string record_of(const Branch& branch) {
+/// The rows of a record that lead to the branch's parent, if that is a checkpoint set aside in this directory; else
+/// empty.
+std::string record_of(const Branch& branch, const std::string& record) {
   const fs::path parent = fs::path(branch.parent) / "", folder = parent.parent_path();
   const std::string name = folder.filename().string();
   const std::optional<AbandonedName> parts = abandoned(name);
   std::error_code unknown;
   if (!parts || !fs::equivalent(folder.parent_path(), branch.run, unknown)) return "";
-  const fs::path rows = branch.run / abandoned_name(parts->branch, branch.record);
+  const fs::path rows = branch.run / abandoned_name(parts->branch, record);
   return there(rows) ? read_text_file(rows) : "";
 }
 
@@ -124,7 +126,8 @@ void finish(const Branch& branch) {
 void take_back(const Branch& branch) {
   for (const std::string& name : branch.leaves)
     if (!there(branch.run / name) && there(branch.aside(name))) move_entry(branch.aside(name), branch.run / name);
-  if (there(branch.aside(branch.record))) move_entry(branch.aside(branch.record), branch.run / branch.record);
+  for (const std::string& record : branch.records)
+    if (there(branch.aside(record))) move_entry(branch.aside(record), branch.run / record);
   forget(branch);
   fmt::print(stderr, "{}: a branch from {} ended before its first checkpoint; the run goes on as if it had not begun\n",
              branch.run.string(), branch.parent);
@@ -133,19 +136,23 @@ void take_back(const Branch& branch) {
 }  // namespace
 
 std::vector<std::string> begin_branch(const fs::path& run, const fs::path& parent, std::int64_t kept,
-                                      const std::string& record) {
-  Branch branch{run, next_number(run), parent.string(), {}, {}, record};
+                                      const std::vector<std::string>& records) {
+  Branch branch{run, next_number(run), parent.string(), {}, {}, {}};
   for (const StepFolder& folder : step_folders(run))
     (folder.step <= kept ? branch.keeps : branch.leaves).push_back(folder.path.filename().string());
   if (branch.leaves.empty()) return {};
+  std::ranges::copy_if(records, std::back_inserter(branch.records),
+                       [&](const std::string& record) { return there(run / record); });
   fault::enter(Phase::branch);
   fault::strike(file_of(run));
   write(branch);
   fault::enter(Phase::branch);
-  replace_text_file(branch.aside(record), there(run / record) ? read_text_file(run / record) : "");
+  for (const std::string& record : branch.records)
+    replace_text_file(branch.aside(record), read_text_file(run / record));
   sync_folder(run);
   fault::enter(Phase::branch);
-  if (kept < 0) replace_text_file(run / record, record_of(branch));
+  if (kept < 0)
+    for (const std::string& record : branch.records) replace_text_file(run / record, record_of(branch, record));
   return branch.leaves;
 }
 

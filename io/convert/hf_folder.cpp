@@ -218,7 +218,7 @@ class HfReader final : public ModelReader {
       narrow = narrow && found.type == DType::bf16;
       pieces.push_back({std::move(piece), source});
     }
-    tensor.type = narrow ? DType::bf16 : DType::f32;
+    tensor.type = narrow && !is_counted(tensor.role) ? DType::bf16 : DType::f32;
   }
 
   /// Reads consecutive elements of a tensor as its file holds them, from element `first` on.
@@ -258,6 +258,7 @@ class HfWriter final : public ModelWriter {
   HfWriter(const fs::path& path, const ModelFacts& facts, std::int64_t shard_bytes)
       : family_(family_of(facts.model, facts.origin.parent)),
         model_(facts.model),
+        type_(compute_of(facts.tensors) == Compute::bf16 ? DType::bf16 : DType::f32),
         companions_(facts.origin.companions, facts.origin.parent, model_.seq_len),
         folder_(path) {
     std::vector<std::vector<SourceTensor>> shards(1);
@@ -277,11 +278,20 @@ class HfWriter final : public ModelWriter {
         pieces.push_back({std::move(piece), shards.size() - 1, shards.back().size() - 1});
       }
     }
+    const std::size_t last = shards.back().size();
+    for (const ZeroTensor& zero : zeros_in(family_, model_)) {
+      shards.back().push_back({zero.name, zero.shape, DType::f32, 0, ""});
+      zeros_.push_back(zero.name);
+    }
     shards_.reserve(shards.size());
     for (std::size_t i = 0; i < shards.size(); ++i) {
       names_.push_back(shards.size() == 1 ? hf_single_file
                                           : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size()));
       shards_.emplace_back(folder_.path() / names_.back(), std::move(shards[i]));
+    }
+    for (std::size_t i = last; i < shards_.back().tensors().size(); ++i) {
+      const std::vector<float> zeros(static_cast<std::size_t>(shards_.back().tensors()[i].shape.elements()));
+      shards_.back().write(i, 0, zeros.data(), std::ssize(zeros) * std::int64_t{sizeof(float)});
     }
   }
 
@@ -298,10 +308,10 @@ class HfWriter final : public ModelWriter {
     Json index = {{"metadata", {{"total_size", total_}}}, {"weight_map", Json::object()}};
     for (const std::vector<WrittenPiece>& pieces : pieces_)
       for (const WrittenPiece& piece : pieces) index["weight_map"][piece.place.name] = names_[piece.shard];
-    const bool narrow = std::ranges::all_of(types_, [](DType type) { return type == DType::bf16; });
+    for (const std::string& zero : zeros_) index["weight_map"][zero] = names_.back();
     replace_text_file(folder_.path() / hf_index_file, index.dump(2) + "\n");
     replace_text_file(folder_.path() / hf_config_file,
-                      hf_config_text(family_, model_, narrow ? DType::bf16 : DType::f32, companions_.token_ids()));
+                      hf_config_text(family_, model_, type_, companions_.token_ids()));
     companions_.write(folder_.path());
     folder_.commit();
     return std::nullopt;
@@ -332,12 +342,13 @@ class HfWriter final : public ModelWriter {
 
   Family family_;
   ModelConfig model_;
+  DType type_;  ///< of the whole, as the configuration says it
   HfCompanions companions_;
   NewFolder folder_;
   std::vector<DType> types_;
   std::vector<std::vector<WrittenPiece>> pieces_;  ///< by canonical tensor
   std::vector<SafetensorsWriter> shards_;
-  std::vector<std::string> names_;
+  std::vector<std::string> names_, zeros_;  ///< of files, and of tensors in the last one
   std::int64_t total_ = 0;
   std::vector<std::byte> lines_;
 };
@@ -349,7 +360,7 @@ bool is_hf_folder(const fs::path& path) {
 }
 
 Compute compute_of(const std::vector<StateTensor>& weights) {
-  const auto narrow = [](const StateTensor& tensor) { return tensor.type == DType::bf16; };
+  const auto narrow = [](const StateTensor& t) { return t.type == DType::bf16 || is_counted(t.role); };
   return std::ranges::all_of(weights, narrow) ? Compute::bf16 : Compute::fp32;
 }
 

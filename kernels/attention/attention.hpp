@@ -41,9 +41,10 @@ struct RopeScaling {
   bool operator==(const RopeScaling&) const = default;
 };
 
-/// Rotary position embedding in place on Q and K of qkv: pairs (j, j + D/2), angle = position * base^(-2j/D). `table`
-/// [T, D] holds cos in the first D/2 columns and sin in the rest, computed in fp64 and rounded once to fp32 (fp64 for
-/// fp64). `inverse` rotates back, which is also the gradient.
+/// Rotary position embedding in place on the first R elements of each head of Q and K of qkv: pairs (j, j + R/2), angle
+/// = position * base^(-2j/R). `table` [T, R] holds cos in the first R/2 columns and sin in the rest, computed in fp64
+/// and rounded once to fp32 (fp64 for fp64); R is even and at most D. `inverse` rotates back, which is also the
+/// gradient.
 enum class Rotation { forward, inverse };
 void rotary(Stream& stream, const AttentionShape& shape, const Tensor& qkv, const Tensor& table, Rotation direction);
 /// Fills `table` for rotary().

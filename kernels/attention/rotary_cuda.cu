@@ -13,13 +13,13 @@ struct Rotate {
   T* qkv;
   const float* table;
   std::int64_t columns;
-  unsigned length, half;
+  unsigned length, dim, half;
   float sign;
 
   __device__ void operator()(std::int64_t token, int p) const {
     const unsigned width = half / lanes<T>, head = static_cast<unsigned>(p) / width;
     const unsigned j = (static_cast<unsigned>(p) - head * width) * lanes<T>;
-    T* const x = qkv + token * columns + head * 2 * half + j;
+    T* const x = qkv + token * columns + head * dim + j;
     const float* const angle = table + std::int64_t{2} * half * (static_cast<unsigned>(token) % length) + j;
     auto low = Pack<T>::at(x), high = Pack<T>::at(x + half);
     for (int l = 0; l < lanes<T>; l += 4) {
@@ -37,10 +37,11 @@ struct Rotate {
 
 template <class T>
 bool rotate(Stream& stream, const AttentionShape& shape, const Tensor& qkv, const Tensor& table, float sign) {
-  const std::int64_t half = shape.head_dim / 2, tokens = shape.sequences * shape.length;
-  if (!packs::whole<T>(half, qkv, table) || half % 4 != 0 || tokens > 0x7FFFFFFF) return false;
+  const std::int64_t half = table.columns() / 2, tokens = shape.sequences * shape.length;
+  if (!packs::whole<T>(half, qkv, table) || shape.head_dim % lanes<T> != 0 || half % 4 != 0 || tokens > 0x7FFFFFFF)
+    return false;
   const Rotate<T> f{qkv.as<T>(), table.as<float>(), shape.columns(), static_cast<unsigned>(shape.length),
-                    static_cast<unsigned>(half), sign};
+                    static_cast<unsigned>(shape.head_dim), static_cast<unsigned>(half), sign};
   packs::start_rows(stream, tokens, (shape.heads + shape.kv_heads) * half / lanes<T>, f);
   return true;
 }

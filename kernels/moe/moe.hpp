@@ -75,6 +75,23 @@ void add_load(Stream& stream, const Gradient& n, const RouterShape& shape, const
 /// *slots (a double on the device) += number of slots of the micro-batch's busiest expert.
 void add_busiest_expert(Stream& stream, const RouterShape& shape, const Routing& routing, double* slots);
 
+/// What is recorded of a layer's routing in a step: sums of integers, which add up over micro-batches and ranks in any
+/// order. As words (i64 [RoutingRecord::words(E)]): the load, then the rest.
+struct RoutingRecord {
+  static constexpr double entropy_unit = 1.0 / (1 << 20);  ///< nats
+
+  static constexpr std::int64_t words(std::int64_t experts) { return experts + 2; }
+  static constexpr std::int64_t entropy(std::int64_t experts) { return experts; }
+  static constexpr std::int64_t choices(std::int64_t experts) { return experts + 1; }
+};
+
+/// Adds a micro-batch's routing to `words`: each expert's slots; the sum over tokens of the entropy of their scores,
+/// divided by their sum, each term rounded to the unit; and the digest of the chosen experts, the slots being numbered
+/// in the global batch, of which `first_token` is the micro-batch's first token. Given equal scores, all back ends give
+/// equal integers. Orders on `stream`. Local.
+void record_routing(Stream& stream, const RouterShape& shape, const Routing& routing, const Tensor& words,
+                    std::int64_t first_token);
+
 /// Permutes tokens into rows: x_rows [S,C] = x [M,C] gathered by token_of_row; zero in gaps. Any type.
 void permute_forward(Stream& stream, const Tensor& x_rows, const Tensor& x, const Routing& routing);
 /// dx [M,C] = `first` [M,C] (empty: 0; may be dx) + sum over the token's k rows in ascending expert order, in fp32,

@@ -119,13 +119,14 @@ std::vector<double> rotary_table(std::int64_t length, std::int64_t head_dim, dou
   return table;
 }
 
-std::vector<double> rotary(const AttentionShape& shape, std::span<const double> qkv, double base, double direction) {
+std::vector<double> rotary(const AttentionShape& shape, std::span<const double> qkv, std::int64_t dims, double base,
+                           double direction) {
   std::vector<double> turned(qkv.begin(), qkv.end());
-  const std::int64_t half = shape.head_dim / 2;
+  const std::int64_t half = dims / 2;
   for (std::int64_t token = 0; token < shape.sequences * shape.length; ++token)
     for (std::int64_t head = 0; head < shape.heads + shape.kv_heads; ++head)
       for (std::int64_t j = 0; j < half; ++j) {
-        const double turn = std::pow(base, -2.0 * static_cast<double>(j) / static_cast<double>(shape.head_dim));
+        const double turn = std::pow(base, -2.0 * static_cast<double>(j) / static_cast<double>(dims));
         const std::size_t at = size(token * shape.columns() + head * shape.head_dim + j), other = at + size(half);
         const auto z = std::complex(qkv[at], qkv[other]) *
                        std::polar(1.0, direction * static_cast<double>(token % shape.length) * turn);

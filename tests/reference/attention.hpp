@@ -19,7 +19,8 @@ std::vector<double> attention_backward(const AttentionShape& shape, std::span<co
 /// [T, D]: cosines, then sines. Scaled by wave length, as transformers' _compute_llama3_parameters does it.
 std::vector<double> rotary_table(std::int64_t length, std::int64_t head_dim, double base,
                                  const RopeScaling& scaling = {});
-/// Rotates each pair of Q and K, as a complex number, by its angle times `direction`.
-std::vector<double> rotary(const AttentionShape& shape, std::span<const double> qkv, double base, double direction);
+/// Rotates each pair of the first `dims` of each head of Q and K, as a complex number, by its angle times `direction`.
+std::vector<double> rotary(const AttentionShape& shape, std::span<const double> qkv, std::int64_t dims, double base,
+                           double direction);
 
 }  // namespace tessera::reference

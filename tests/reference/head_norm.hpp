@@ -6,7 +6,8 @@
 
 namespace tessera::reference {
 
-/// Normalises each head of Q and K by the plain rms norm of D elements.
+/// Normalises each head of Q and K by the plain rms norm of D elements; with weights of all heads, all of Q and all of
+/// K by one each.
 std::vector<double> head_norm_forward(const AttentionShape& shape, std::span<const double> qkv,
                                       std::span<const double> q, std::span<const double> k, double eps);
 

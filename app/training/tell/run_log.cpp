@@ -11,6 +11,7 @@
 #include "app/training/tell/summary.hpp"
 #include "io/checkpoint/folder.hpp"
 #include "io/checkpoint/manifest.hpp"
+#include "io/files/access.hpp"
 #include "io/files/text_file.hpp"
 #include "io/metrics/run_directory.hpp"
 #include "io/report/compare_page.hpp"
@@ -75,6 +76,9 @@ RunLog::RunLog(const RunPlan& plan, std::int64_t step, std::optional<Peak> peak,
       events_(directory_of(plan), step, metrics_.restarts()),
       memory_(total(plan.memory)) {
   progress_.last_step = step;
+  // Rows of an earlier start are cut even if this one records none.
+  const std::filesystem::path routing = directory_of(plan) / routing_file;
+  if (plan.sizes.recorded_layers > 0 || entry_at(routing) != Entry::none) routing_.emplace(routing, step);
   if (peak_) console_.line(utilisation_text(plan, peak_));
 }
 
@@ -129,6 +133,7 @@ Problems RunLog::row(const MetricsRow& row) {
   whole.time = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
   if (peak_) whole.mfu = utilisation(plan_, *peak_, row.step_ms / 1e3);
   Problems problems = metrics_.append(whole);
+  if (routing_) problems.add(routing_->append(row.routing));
   events_.append(whole);
   progress_.last_step = row.step;
   longest_wait_ = std::max(longest_wait_, Clock::now() - std::exchange(last_row_, Clock::now()));
@@ -190,9 +195,10 @@ void RunLog::write_page(const ClosingReport& closing, const std::string& end) {
     const std::filesystem::path directory = directory_of(plan_);
     const std::vector<MetricsRow> rows = read_metrics(directory / metrics_file);
     const std::vector<StepFolder> folders = step_folders(directory);
-    RunReport report{plan_.config.run.name, directory.string(), figures_of(plan_, rows, peak_), rows,
+    RunReport report{plan_.config.run.name, directory.string(), figures_of(plan_, rows, peak_), rows, {},
                      read_starts(read_text_file(directory / record_file)), {}, closing.regions_of, closing.regions,
                      texts_.deck};
+    if (routing_) report.routing = read_routing(directory / routing_file);
     for (const StepFolder& folder : folders) report.kept.push_back(folder.step);
     report.facts.emplace_back("newest checkpoint", newest_text(folders));
     report.facts.emplace_back("directory", texts_.host + ":" + std::filesystem::absolute(directory).string());

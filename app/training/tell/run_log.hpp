@@ -8,6 +8,7 @@
 #include "io/metrics/console.hpp"
 #include "io/metrics/event_file.hpp"
 #include "io/metrics/metrics_log.hpp"
+#include "io/metrics/routing_log.hpp"
 #include "io/metrics/run_record.hpp"
 
 namespace tessera {
@@ -18,8 +19,9 @@ struct RunTexts {
   std::vector<std::string> mixed;  ///< in what the hosts differ, a line each, for the closing tables
 };
 
-/// Rank 0's log of a run. Writes every step to metrics.jsonl and to the TensorBoard file, as many steps to the console
-/// as a person can follow, and report.html during the run and at its end. Local.
+/// Rank 0's log of a run. Writes every step to metrics.jsonl and to the TensorBoard file, what is recorded of its
+/// routing to routing.jsonl, as many steps to the console as a person can follow, and report.html during the run and at
+/// its end. Local.
 class RunLog {
  public:
   /// `step`: steps done before, whose rows stay. `peak`: of each rank's device, if known. Throws Error{environment} if
@@ -60,6 +62,7 @@ class RunLog {
     std::int64_t steps = 0;
   } unshown_;  ///< sums since the console's last line
   MetricsLog metrics_;
+  std::optional<RoutingLog> routing_;  ///< where routing is recorded
   EventFile events_;
   Console console_{stdout};
   Clock::time_point begin_ = Clock::now();

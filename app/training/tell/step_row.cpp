@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "app/training/tell/routing_rows.hpp"
 #include "core/optim/schedule.hpp"
 
 namespace tessera {
@@ -17,6 +18,20 @@ StepSums total(const StepReport& report) {
     all.busiest += sums.busiest;
   }
   return all;
+}
+
+/// The unevenness of the step's routing, and its rows where they are due.
+void add_routing(MetricsRow& row, const RunConfig& config, const StepReport& report) {
+  std::vector<RoutingRow> rows = routing_rows(config, row.step, report);
+  if (rows.empty()) return;
+  double sum = 0, most = 0;
+  for (const RoutingRow& layer : rows) {
+    sum += layer.max_vio();
+    most = std::max(most, layer.max_vio());
+  }
+  row.max_vio = sum / static_cast<double>(rows.size());
+  row.max_vio_most = most;
+  if (row.step % config.routing.every_steps == 0) row.routing = std::move(rows);
 }
 
 }  // namespace
@@ -45,6 +60,7 @@ MetricsRow row_of(const RunConfig& config, const Progress& progress, const StepR
   if (config.parallel.expert > 1)
     for (const StepSums& one : report.sums)
       row.expert_rows = std::max(row.expert_rows.value_or(0), one.arrivals.most);
+  add_routing(row, config, report);
   row.skipped = report.clip.skip != 0;
   row.spike = report.clip.skip == ClipResult::spike;
   return row;

@@ -1,6 +1,5 @@
 #include "core/model/layers/attention.hpp"
 
-#include "kernels/attention/head_norm.hpp"
 
 namespace tessera {
 namespace {
@@ -29,11 +28,13 @@ Attention::Attention(ParamRegistry& registry, const std::string& name, const Gpt
 std::optional<Attention::HeadNorms> Attention::add_norms(ParamRegistry& registry, const std::string& name,
                                                          const GptShape& shape) {
   if (!shape.qk_norm) return std::nullopt;
-  const auto add = [&](const char* which) {
-    return add_whole(registry, name + which, {shape.head_dim}, Role::norm, {Start::Kind::one, 0});
+  const QkNormOver over = shape.qk_norm_over;
+  const auto add = [&](const char* which, std::int64_t heads) {
+    const std::int64_t width = over == QkNormOver::head ? shape.head_dim : heads * shape.head_dim;
+    return add_whole(registry, name + which, {width}, Role::norm, {Start::Kind::one, 0});
   };
-  const ParamId q = add(".q_norm.weight");
-  return HeadNorms{q, add(".k_norm.weight")};
+  const ParamId q = add(".q_norm.weight", shape.heads);
+  return HeadNorms{q, add(".k_norm.weight", shape.kv_heads), over};
 }
 
 /// Whole sequences, or a part of one.
@@ -49,7 +50,7 @@ Attention::Saved Attention::place(Arena& arena, std::int64_t tokens) const {
   Saved saved;
   if (norms_) {
     saved.projected = arena.keep(type_, {tokens, shape.columns()});
-    saved.rstd = arena.keep(sum_type_, {tokens, shape.heads + shape.kv_heads});
+    saved.rstd = arena.keep(sum_type_, {tokens, qk_norms(shape, norms_->over)});
   }
   saved.qkv = arena.keep(type_, {tokens, shape.columns()});
   saved.lse = arena.keep(sum_type_, {shape.sequences, shape.heads, shape.length});

@@ -2,6 +2,7 @@
 
 #include "core/device/region.hpp"
 #include "core/model/layers/activate.hpp"
+#include "kernels/convert/convert.hpp"
 
 namespace tessera {
 namespace {
@@ -25,9 +26,10 @@ std::optional<ParamId> add_counted(ParamRegistry& registry, const std::string& n
 
 }  // namespace
 
-Moe::Moe(ParamRegistry& registry, const std::string& name, const GptShape& shape)
+Moe::Moe(ParamRegistry& registry, const std::string& name, const GptShape& shape, std::int64_t number)
     : moe_(shape.moe.value()),
       activation_(shape.activation),
+      number_(number),
       hidden_(shape.hidden),
       ffn_(moe_.ffn),
       length_(shape.seq_len),
@@ -179,6 +181,13 @@ void Moe::router_backward(const Call& call, const Tensor& dlogits, const Tensor&
   });
   for (const std::optional<ParamId>& counted : {bias_, load_})
     if (counted) contribute(call, *counted, [&](const Gradient& n) { add_load(call.stream, n, shape, routing); });
+  if (call.routing) record(call, shape, routing);
+}
+
+void Moe::record(const Call& call, const RouterShape& shape, const Routing& routing) const {
+  record_routing(call.stream, shape, routing, call.routing.words.row_range(number_, 1), call.first_token);
+  if (const Use bias = use_of(call, bias_); bias->data)
+    convert(call.stream, call.routing.bias.row_range(number_, 1), bias->data);
 }
 
 }  // namespace tessera

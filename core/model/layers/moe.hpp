@@ -23,7 +23,8 @@ class Moe {
   };
 
   /// Registers `name`.router, with its bias, the projections of `name`.experts, and `name`.shared.
-  Moe(ParamRegistry& registry, const std::string& name, const GptShape& shape);
+  /// `number`: of the model's layers with experts, from 0.
+  Moe(ParamRegistry& registry, const std::string& name, const GptShape& shape, std::int64_t number = 0);
 
   Saved place(Arena& arena, std::int64_t tokens) const;
   static bool reads_input(const Saved&) { return true; }  ///< the router's weight gradient does
@@ -42,16 +43,18 @@ class Moe {
   /// Fills saved.x, the tokens' rows, with their experts' ranks; and what the shared expert saves, and its answer
   /// `shared`, where that is wanted.
   void dispatch(const Call& call, const Tensor& x, const Saved& saved, const Tensor& shared) const;
-  /// Auxiliary losses, the gradient of the router's logits, the router's weight gradient, and the load of experts.
+  /// Auxiliary losses, the gradient of the router's logits, the router's weight gradient, the load of experts, and what
+  /// is recorded.
   void router_backward(const Call& call, const Tensor& dlogits, const Tensor& dweight, const Tensor& x,
                        const Routing& routing) const;
+  void record(const Call& call, const RouterShape& shape, const Routing& routing) const;
   /// From the gradient of each row's answer to that of the token it was made of, onto the shared expert's in dx.
   void experts_backward(const Call& call, const Tensor& dx, const Saved& saved, const Tensor& drows,
                         const Tensor& numbers) const;
 
   MoeShape moe_;
   Activation activation_;
-  std::int64_t hidden_, ffn_, length_;
+  std::int64_t number_, hidden_, ffn_, length_;
   DType type_, sum_type_;
   Accumulation accumulation_;
   ParamId router_;

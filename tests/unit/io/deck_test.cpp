@@ -66,7 +66,7 @@ run: {name: all, seed: 18446744073709551615, steps: 200, mfu_peak: 1.5, threads:
 model:
   {layers: 4, hidden: 256, heads: 4, kv_heads: 2, head_dim: 32, ffn: 700, seq_len: 128, norm: rms,
    norm_eps: 1e-6, qk_norm: true, position: rotary, rope_base: 5.0e5, activation: swiglu, bias: true, qkv_bias: true,
-   tied_head: true, vocab: 1000,
+   tied_head: true, vocab: 1000, qk_norm_over: width, rope_dim: 16,
    rope_scaling: {factor: 8, low_freq_factor: 2, high_freq_factor: 5, original_seq_len: 8192},
    moe: {experts: 8, top_k: 2, weights: discrete, renormalize: false, balance_coef: 0.5, z_coef: 0.25,
          ffn: 300, first_dense: 1, every: 3, shared_ffn: 200, shared_gate: true, scores: sigmoid, logits: bf16,
@@ -77,6 +77,7 @@ data: {kind: tokens, root: ../corpus, files: [a.bin, "b c.bin"], mixture: [1, 1]
        eval_files: [val.bin], tokenizer: ../tok.json, eval_windows: tail, eval_seed: 9}
 batch: {global: 32, micro: 4}
 eval: {every_steps: 50, batches: 3}
+routing: {every_steps: 5}
 sample: {tokens: 0, prompt: "The \"one\"\n", every_steps: 20}
 precision: {compute: bf16, recipe: mxfp8_2d, primary_weights: bf16, fuse_wgrad: false, quantize_head: false,
             bf16_first: 1, bf16_last: 2}
@@ -102,12 +103,13 @@ TEST(Deck, ReadsEveryKey) {
                       RouterLogits::bf16, 2.5, 4, 2, true, 0.01, BalanceOver::batch};
   EXPECT_EQ(config.model, (ModelConfig{4, 256, 4, 2, 32, 700, 128, Norm::rms, Position::rotary, 5e5,
                                        Activation::swiglu, true, true, 1000, moe, 1e-6, true, true,
-                                       RopeScalingConfig{8, 2, 5, 8192}}));
+                                       RopeScalingConfig{8, 2, 5, 8192}, QkNormOver::width, 16}));
   EXPECT_EQ(config.recompute, (RecomputeConfig{RecomputeMode::selective,
                                                std::vector{RecomputeModule::mlp, RecomputeModule::moe}}));
   EXPECT_EQ(config.data, (DataConfig{DataKind::tokens, std::string("/corpus"), {"a.bin", "b c.bin"}, 0.0, false,
                                      {"val.bin"}, "/tok.json", {1, 1}, EvalWindows::tail, 9}));
   EXPECT_EQ(config.batch, (BatchConfig{32, 4}));
+  EXPECT_EQ(config.routing, (RoutingConfig{5}));
   EXPECT_EQ(config.eval, (EvalConfig{50, 3}));
   EXPECT_EQ(config.sample, (SampleConfig{0, "The \"one\"\n", 20}));
   EXPECT_EQ(config.precision, (PrecisionConfig{Compute::bf16, RecipeName::mxfp8_2d, PrimaryWeights::bf16, false, false,

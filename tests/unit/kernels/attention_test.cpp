@@ -196,6 +196,9 @@ TEST(AttentionChecks, RefusesWhatDoesNotFit) {
   const Tensor odd = poisoned<float>(c.device, {4, 7});
   EXPECT_THROW(rotary_table(c.stream, odd, 10000), Error);
   EXPECT_THROW(rotary(c.stream, c.shape, c.qkv, odd, Rotation::forward), Error);
+  const Tensor wide = poisoned<float>(c.device, {4, 10}), longer = poisoned<float>(c.device, {5, 8});
+  EXPECT_THROW(rotary(c.stream, c.shape, c.qkv, wide, Rotation::forward), Error);
+  EXPECT_THROW(rotary(c.stream, c.shape, c.qkv, longer, Rotation::forward), Error);
 }
 
 TYPED_TEST(Attention, RotaryTurnsPairsAndTurnsThemBack) {
@@ -204,19 +207,21 @@ TYPED_TEST(Attention, RotaryTurnsPairsAndTurnsThemBack) {
   const double base = 10000;
   Device device;
   Stream& stream = device.compute();
-  for (const AttentionShape& shape : {AttentionShape{2, 19, 3, 1, 10}, AttentionShape{2, 19, 3, 1, 48}}) {
+  // Whole heads, and the first half, less, or a part that no vector ends with.
+  for (const auto& [dim, turned] : {std::pair<int, int>{10, 10}, {48, 48}, {48, 24}, {64, 32}, {10, 6}, {24, 2}}) {
+    const AttentionShape shape{2, 19, 3, 1, dim};
     const auto values = uniform<T>(2 * 19 * shape.columns(), 4);
     const Tensor qkv = on_device(device, {2 * 19, shape.columns()}, values);
-    const Tensor table = poisoned<A>(device, {19, shape.head_dim});
+    const Tensor table = poisoned<A>(device, {19, turned});
     rotary_table(stream, table, base);
     std::vector<A> rounded;
-    for (double v : reference::rotary_table(19, shape.head_dim, base)) rounded.push_back(static_cast<A>(v));
+    for (double v : reference::rotary_table(19, turned, base)) rounded.push_back(static_cast<A>(v));
     EXPECT_TRUE(near(on_host<A>(device, table), rounded, std::is_same_v<A, float> ? 1e-7 : 1e-14));
     rotary(stream, shape, qkv, table, Rotation::forward);
-    EXPECT_TRUE(rounded_once(on_host<T>(device, qkv), reference::rotary(shape, wide(values), base, 1)));
-    const auto turned = wide(on_host<T>(device, qkv));
+    EXPECT_TRUE(rounded_once(on_host<T>(device, qkv), reference::rotary(shape, wide(values), turned, base, 1)));
+    const auto there = wide(on_host<T>(device, qkv));
     rotary(stream, shape, qkv, table, Rotation::inverse);
-    EXPECT_TRUE(rounded_once(on_host<T>(device, qkv), reference::rotary(shape, turned, base, -1)));
+    EXPECT_TRUE(rounded_once(on_host<T>(device, qkv), reference::rotary(shape, there, turned, base, -1)));
   }
 }
 
