@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "app/training/best_step.hpp"
 #include "app/training/run_request.hpp"
 #include "app/training/stop.hpp"
 #include "app/training/training.hpp"
@@ -37,14 +38,18 @@ Parent resume_from(const std::vector<std::filesystem::path>& candidates, const s
 /// before. One a rank. Collective over the world, except where a function says Local.
 class Saving {
  public:
-  /// `parallel`: for CheckpointWriter. `saved`: the step of the run directory's newest checkpoint; -1: none.
+  /// `parallel`: for CheckpointWriter. `saved`: the step of the run directory's newest checkpoint; -1: none. `best`: of
+  /// the starts before.
   Saving(Device& device, const RunConfig& config, Control& control, Training& training, Stop& stop, const RunLock& lock,
-         const hdf5::Parallel* parallel, Origin origin, std::int64_t saved);
+         const hdf5::Parallel* parallel, Origin origin, std::int64_t saved, const BestStep& best);
 
   Proceed operator()(std::int64_t step);
   /// Whether nothing may come before a save any more, by Stop::presses().
   bool pressed();
   std::int64_t saved() const { return saved_; }  ///< the step saved last; -1: none. Local.
+  const BestStep& best() const { return best_; }  ///< Local.
+  /// Takes the loss of an evaluation that a stop had abandoned, after the step saved last. Local.
+  void made_up_for(double loss) { best_.add(saved_, static_cast<float>(loss)); }
   std::int64_t snapshot_bytes() const { return snapshot_ ? snapshot_->bytes() : 0; }  ///< Local.
   /// Adds to a row the time for which saves have blocked training since the last call, if any did. Local.
   MetricsRow timed(MetricsRow row);
@@ -71,6 +76,7 @@ class Saving {
   std::optional<Snapshot> snapshot_;  ///< with checkpoint.async
   CheckpointWriter writer_;           ///< declared after snapshot_, which its threads read: destroyed first
   std::int64_t saved_;
+  BestStep best_;
   Seconds longest_{0};
   struct Began {
     std::int64_t step = -1;

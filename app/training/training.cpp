@@ -72,13 +72,18 @@ Proceed Training::run(const RowSink& sink, const Boundary& boundary, const Press
     const std::int64_t spots = config.debug.spot_check_every;
     const bool checked = spots > 0 && (step_ + 1) % spots == 0;
     if (checked) report_.finish();  // a machine's fault ends the run here, and the step before is done
-    const Turn turn = engine_.step(batches_.training(step_, next_sample_, checked),
-                                   {static_cast<float>(rate), report_.norm_limit(step_ + 1)});
-    report_.begun(++step_, next_sample_ += config.batch.global, turn);
+    const HostSequences& batch = batches_.training(step_, next_sample_, checked);
+    const Turn turn = engine_.step(batch, {static_cast<float>(rate), report_.norm_limit(step_ + 1)});
+    report_.begun({++step_, next_sample_ += config.batch.global, batch.counted}, turn);
     if (const CollectiveLog* log = mesh_.log()) log->compare(control_);
     if (replicas_ && step_ % config.debug.replica_hash_every == 0) compare_replicas();
+    evaluated_.reset();
     if (evaluation_due(config, step_) && evaluates())
-      abandoned = !report_.evaluated([&] { return evaluate(pressed); });
+      abandoned = !report_.evaluated([&] {
+        const std::optional<double> loss = evaluate(pressed);
+        if (loss) evaluated_ = static_cast<float>(*loss);
+        return loss;
+      });
     profile_.after(step_);
   }
   profile_.finish();

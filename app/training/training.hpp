@@ -17,7 +17,8 @@
 
 namespace tessera {
 
-enum class Proceed { go_on, stop };
+/// stop: the run is to go on in a later start; end: it is done before its last step.
+enum class Proceed { go_on, stop, end };
 /// Called before the first step and after each step, with the number of steps done: saves, and decides whether to go
 /// on. Collective over the world.
 using Boundary = std::function<Proceed(std::int64_t step)>;
@@ -40,10 +41,10 @@ class Training {
   /// Passes on the row of the last step, if that is outstanding. Throws like run().
   void catch_up() { report_.finish(); }
 
-  /// Makes all steps that are not done yet, or until `boundary` returns stop; returns which. An evaluation is abandoned
-  /// once the run is `pressed`, and its step's row has no eval_loss: stop too, if it was the last step's. Throws on all
-  /// ranks Error{numerical} after optimizer.max_skips steps in a row whose gradients were not finite, and the sink's
-  /// problems.
+  /// Makes all steps that are not done yet, or until `boundary` returns stop or end; returns which. An evaluation is
+  /// abandoned once the run is `pressed`, and its step's row has no eval_loss: stop too, if it was the last step's.
+  /// Throws on all ranks Error{numerical} after optimizer.max_skips steps in a row whose gradients were not finite, and
+  /// the sink's problems.
   Proceed run(const RowSink& sink, const Boundary& boundary = {}, const Pressed& pressed = {});
 
   /// Mean cross-entropy over the tokens of the evaluation windows with the present weights, the same bits at any number
@@ -56,6 +57,9 @@ class Training {
   /// Logits [V] of the token that follows the last seq_len of `ids`, with the present weights. Passes on the last row
   /// first (catch_up). Changes no state.
   std::vector<float> next_logits(const std::vector<std::int32_t>& ids);
+
+  /// The loss of the evaluation that followed the last step made, as its row has it; nothing if none did. Local.
+  std::optional<float> evaluated() const { return evaluated_; }
 
   Engine& engine() { return engine_; }
   std::int64_t step() const { return step_; }  ///< steps done; Local
@@ -79,6 +83,7 @@ class Training {
   Profile profile_;
   std::optional<ReplicaCheck> replicas_;
   Boundary boundary_;
+  std::optional<float> evaluated_;
   std::int64_t step_ = 0;
   std::int64_t next_sample_ = 0;  ///< first sample of the next step
   std::int64_t settled_ = 0;                       ///< number of run()'s second step

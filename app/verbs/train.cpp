@@ -8,6 +8,7 @@
 #include "app/cli/ranks.hpp"
 #include "app/training/advice.hpp"
 #include "app/training/beginning.hpp"
+#include "app/training/best_step.hpp"
 #include "app/training/generation.hpp"
 #include "app/training/library_plans.hpp"
 #include "app/training/prepared_run.hpp"
@@ -87,7 +88,7 @@ bool sample_due(const RunConfig& config, std::int64_t step) {
 /// Makes the evaluation of the step done last if the start before has abandoned it for a stop, and completes its row;
 /// false if this one was abandoned too. Collective over the world.
 bool made_up_for(Training& training, Control& control, const Pressed& pressed, const std::optional<MetricsRow>& row,
-                 RunLog* log) {
+                 Saving& saving, RunLog* log) {
   if (control.max(row ? 1 : 0) == 0) return true;
   const std::optional<double> loss = training.evaluate(pressed);
   Problems problems;
@@ -98,6 +99,7 @@ bool made_up_for(Training& training, Control& control, const Pressed& pressed, c
       log->evaluated(whole);
     });
   control.agree(problems);
+  if (loss) saving.made_up_for(*loss);
   return loss.has_value();
 }
 
@@ -123,6 +125,11 @@ Proceed all_steps(const RunConfig& config, Training& training, const std::functi
 /// Why a run stopped early.
 std::string stopped_text(std::int64_t step, std::int64_t steps, const Stop& stop) {
   return fmt::format("stopped after step {} of {} ({})", step, steps, stop.cause());
+}
+/// Why run.stop_after ended a run.
+std::string ended_text(std::int64_t step, const RunConfig& config, const BestStep& best) {
+  return fmt::format("done after step {} of {}: {} in a row without a lower loss than after step {} (run.stop_after)",
+                     step, config.run.steps, counted(best.since(), "evaluation"), best.step());
 }
 /// Text on how to continue a stopped run. `saved`: the newest step in the run directory; `before`: the same when the
 /// run began.
@@ -152,14 +159,18 @@ int train(const TrainOptions& options, Stop& stop, Mpi& mpi, const Running& runn
   const RunConfig& config = run.deck.config;
   Beginning beginning = begin_run(run, options, mpi, control, training, device);
   const std::optional<MetricsRow> unfinished = row_to_complete(config, training, beginning.kept, control);
-  if (beginning.kept >= config.run.steps && control.max(unfinished ? 1 : 0) == 0) {
-    if (mpi.rank() == 0) fmt::print("{} of {} steps done, nothing to do\n", beginning.kept, config.run.steps);
+  const BestStep best = best_step_of(config, training.step(), control);
+  const bool all = beginning.kept >= config.run.steps, enough = beginning.kept >= 0 && best.enough(config.run);
+  if ((all || enough) && control.max(unfinished ? 1 : 0) == 0) {
+    const std::string what = all ? fmt::format("{} of {} steps done", beginning.kept, config.run.steps)
+                                 : ended_text(beginning.kept, config, best);
+    if (mpi.rank() == 0) fmt::print("{}, nothing to do\n", what);
     return 0;
   }
   beginning.origin.library_plans = to_text(plans.plans);
   const std::unique_ptr<RunLog> log = open_records(run, options, plans, beginning, mpi, control);
   Saving saving(device, config, control, training, stop, *run.lock, run.parallel.get(), std::move(beginning.origin),
-                beginning.kept);
+                beginning.kept, best);
   const auto close = [&](const std::string& end) {
     const ClosingReport closing = closing_report(device, mesh, *run.plan, control,
                                                  {log ? log->seconds() : 1, training.late_allocations(),
@@ -170,7 +181,7 @@ int train(const TrainOptions& options, Stop& stop, Mpi& mpi, const Running& runn
   const auto sample = [&] { return print_sample(training, *run.plan, run.encoding(), pressed); };
   Proceed proceed = Proceed::go_on;
   try {
-    if (!made_up_for(training, control, pressed, unfinished, log.get())) proceed = Proceed::stop;
+    if (!made_up_for(training, control, pressed, unfinished, saving, log.get())) proceed = Proceed::stop;
     if (const Proceed end = all_steps(config, training, sample, saving, pressed, log.get()); end == Proceed::stop)
       proceed = end;
   } catch (const Error& error) {
@@ -178,12 +189,15 @@ int train(const TrainOptions& options, Stop& stop, Mpi& mpi, const Running& runn
     throw;
   }
   const std::string stopped = stopped_text(training.step(), config.run.steps, stop);
+  const std::string ended = ended_text(training.step(), config, saving.best());
+  const bool early = training.step() < config.run.steps;
   saving.warn_waits();
-  close(proceed == Proceed::stop ? stopped : "all steps done");
+  close(proceed == Proceed::stop ? stopped : early ? ended : "all steps done");
   if (proceed == Proceed::stop) {
     if (mpi.rank() == 0) fmt::print("{}; {}\n", stopped, ways_on(options, stop, saving.saved(), beginning.kept));
     return static_cast<int>(Exit::stopped);
   }
+  if (early && mpi.rank() == 0) fmt::print("{}\n", ended);
   sample();
   return 0;
 }

@@ -323,7 +323,8 @@ RunPlan laid_out(const RunConfig& config, int ranks, int rank) {
   // Gradients that come and go with each micro-batch leave no memory in which bf16 could wait for its gather.
   if (sync.reduces_each_micro_batch()) sync.weights.staging = GatherStaging::ring;
   const std::int64_t again = config.debug.spot_check_every > 0 ? (spot_computations - 1) * config.batch.micro : 0;
-  const StepSizes sizes{config.model.seq_len, config.batch.global, config.batch.micro, batch.rounds(), 0, {}, again};
+  const StepSizes sizes{config.model.seq_len, config.batch.global, config.batch.micro, batch.rounds(), 0, {}, again,
+                        config.data.documents == Documents::apart};
   return {{here,
            config.run.seed,
            config.proof.graph,

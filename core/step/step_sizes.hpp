@@ -15,6 +15,7 @@ struct StepSizes {
   std::int64_t activation_bytes = 0;  ///< size of the activation arena
   std::vector<Workspace> workspaces;  ///< workspaces of kernels and libraries
   std::int64_t again = 0;             ///< sequences of other ranks that a spot check computes; 0 without spot checks
+  bool positions = false;             ///< whether batches say each token's place in its document
 
   std::int64_t local() const { return rounds * micro; }  ///< sequences on each rank, padding included
   std::int64_t micro_batches() const { return global / micro; }

@@ -3,6 +3,6 @@
 
 namespace tessera::attention {
 
-bool rotary(Stream&, const AttentionShape&, const Tensor&, const Tensor&, float) { return false; }
+bool rotary(Stream&, const AttentionShape&, const Tensor&, const Tensor&, float, const Tensor&) { return false; }
 
 }  // namespace tessera::attention

@@ -3,7 +3,8 @@
 
 namespace tessera::loss {
 
-bool row_losses(Stream&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, std::int64_t, double) {
+bool row_losses(Stream&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, std::int64_t,
+                const Tensor&) {
   return false;
 }
 bool add_losses(Stream&, double*, const Tensor&) { return false; }
