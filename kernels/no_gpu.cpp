@@ -22,7 +22,7 @@ bool swiglu_backward(Stream&, const Tensor&, const Tensor&, const Tensor&) { ret
 
 namespace tessera::attention {
 
-bool rotary(Stream&, const AttentionShape&, const Tensor&, const Tensor&, float) { return false; }
+bool rotary(Stream&, const AttentionShape&, const Tensor&, const Tensor&, float, const Tensor&) { return false; }
 
 }  // namespace tessera::attention
 
@@ -49,7 +49,7 @@ bool multiplies_codes(FormatId) { return false; }
 
 namespace tessera::loss {
 
-bool row_losses(Stream&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, std::int64_t, double) {
+bool row_losses(Stream&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, std::int64_t, const Tensor&) {
   return false;
 }
 bool add_losses(Stream&, double*, const Tensor&) { return false; }

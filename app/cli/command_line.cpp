@@ -269,6 +269,16 @@ class Parser {
         ->check([](const std::string& id) { return std::string(id.empty() ? "an id is missing" : ""); })
         ->excludes(prompt)
         ->type_name("ID,...");
+    verb->add_option("--prompts", generate_.prompts,
+                     "A file with a prompt a line; in a .jsonl each is a JSON text, or an object with one in prompt")
+        ->excludes(prompt)
+        ->excludes("--prompt-ids")
+        ->type_name("FILE");
+    verb->add_option("--stop", generate_.stops, "An answer ends before this text; may be given again")
+        ->check([](const std::string& text) { return text.empty() ? "an empty text ends everything" : std::string(); })
+        ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+        ->allow_extra_args(false)
+        ->type_name("TEXT");
     verb->add_option("--tokens", generate_.tokens, "How many to generate (128, or as many as there is room for)")
         ->type_name("N")
         ->transform(decimal)

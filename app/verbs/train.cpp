@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "app/cli/ranks.hpp"
+#include "app/training/loop/best_step.hpp"
 #include "app/training/loop/saving.hpp"
 #include "app/training/loop/stop.hpp"
 #include "app/training/loop/training.hpp"
@@ -59,6 +60,11 @@ void describe(const PreparedRun& run) {
 std::string stopped_text(std::int64_t step, std::int64_t steps, const Stop& stop) {
   return fmt::format("stopped after step {} of {} ({})", step, steps, stop.cause());
 }
+/// Why run.stop_after ended a run.
+std::string ended_text(std::int64_t step, const RunConfig& config, const BestStep& best) {
+  return fmt::format("done after step {} of {}: {} in a row without a lower loss than after step {} (run.stop_after)",
+                     step, config.run.steps, counted(best.since(), "evaluation"), best.step());
+}
 /// Text on how to continue a stopped run. `saved`: the newest step in the run directory; `before`: the same when the
 /// run began.
 std::string continuation_text(const TrainOptions& options, const Stop& stop, std::int64_t saved, std::int64_t before) {
@@ -88,8 +94,12 @@ int train_prepared(const TrainOptions& options, Stop& stop, Mpi& mpi, const Runn
   const RunConfig& config = run.deck.config;
   Beginning beginning = begin_run(run, options, mpi, control, training, device);
   const std::optional<MetricsRow> unfinished = row_to_complete(config, training, beginning.kept, control);
-  if (beginning.kept >= config.run.steps && control.max(unfinished ? 1 : 0) == 0) {
-    if (mpi.rank() == 0) fmt::print("{} of {} steps done, nothing to do\n", beginning.kept, config.run.steps);
+  const BestStep best = best_step_of(config, training.step(), control);
+  const bool all = beginning.kept >= config.run.steps, enough = beginning.kept >= 0 && best.enough(config.run);
+  if ((all || enough) && control.max(unfinished ? 1 : 0) == 0) {
+    const std::string what = all ? fmt::format("{} of {} steps done", beginning.kept, config.run.steps)
+                                 : ended_text(beginning.kept, config, best);
+    if (mpi.rank() == 0) fmt::print("{}, nothing to do\n", what);
     return 0;
   }
   beginning.origin.library_plans = to_text(plans.plans);
@@ -102,7 +112,7 @@ int train_prepared(const TrainOptions& options, Stop& stop, Mpi& mpi, const Runn
                  .lock = *run.lock,
                  .parallel = run.parallel.get(),
                  .log = log.get()},
-                std::move(beginning.origin), beginning.kept);
+                std::move(beginning.origin), beginning.kept, best);
   TrainingLoop loop({.plan = *run.plan,
                      .encoding = run.encoding(),
                      .control = control,
@@ -123,13 +133,16 @@ int train_prepared(const TrainOptions& options, Stop& stop, Mpi& mpi, const Runn
     throw;
   }
   const std::string stopped = stopped_text(training.step(), config.run.steps, stop);
+  const std::string ended = ended_text(training.step(), config, saving.best());
+  const bool early = training.step() < config.run.steps;
   saving.warn_waits();
-  close(proceed == Proceed::stop ? stopped : "all steps done");
+  close(proceed == Proceed::stop ? stopped : early ? ended : "all steps done");
   if (proceed == Proceed::stop) {
     if (mpi.rank() == 0)
       fmt::print("{}; {}\n", stopped, continuation_text(options, stop, saving.saved(), beginning.kept));
     return static_cast<int>(Exit::stopped);
   }
+  if (early && mpi.rank() == 0) fmt::print("{}\n", ended);
   loop.sample();
   return 0;
 }

@@ -35,6 +35,8 @@ struct GenerateOptions {
   std::string model;                     ///< a deck, a checkpoint or a Hugging Face folder
   std::optional<std::string> prompt;     ///< "-": standard input; empty: the deck's
   std::vector<std::int32_t> prompt_ids;  ///< token ids in place of text
+  std::string prompts;                   ///< a file with a prompt a line; empty: none
+  std::vector<std::string> stops;        ///< texts before which an answer ends
   std::optional<std::int64_t> tokens;
   Sampling sampling = {.seed = 1234};
   Format format = Format::text;

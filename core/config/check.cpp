@@ -125,6 +125,9 @@ void check_data(const DataConfig& data, Findings& found) {
     found.push_back({{"data.tokenizer", "data.kind"},
                      "is of no use with data.kind text, whose bytes are tokens: make token files of the text "
                      "(examples/prepare_data) and use data.kind tokens"});
+  if (data.kind == DataKind::text && data.loss_mask)
+    found.push_back({{"data.loss_mask", "data.kind"},
+                     "needs data.kind tokens: prepare.py --chat writes token files, and which tokens are answers"});
   if (!data.mixture.empty())
     check_mixture(data, found);
   else if (!data.eval_files.empty() && data.eval_fraction > 0.0)

@@ -19,6 +19,7 @@ enum class RecomputeMode { none, selective, full };
 enum class RecomputeModule { attention, mlp, norm, moe };
 enum class DataKind { text, tokens };
 enum class EvalWindows { drawn, tail };
+enum class Documents { joined, apart };
 enum class Compute { bf16, fp32 };
 enum class RecipeName { bf16, fp8_block, fp8_tensor, mxfp8, mxfp8_2d, nvfp4 };
 enum class PrimaryWeights { bf16, quantized };
@@ -90,6 +91,9 @@ template <> struct Names<DataKind> {
 };
 template <> struct Names<EvalWindows> {
   static constexpr Name<EvalWindows> table[] = {{EvalWindows::drawn, "drawn"}, {EvalWindows::tail, "tail"}};
+};
+template <> struct Names<Documents> {
+  static constexpr Name<Documents> table[] = {{Documents::joined, "joined"}, {Documents::apart, "apart"}};
 };
 template <> struct Names<Compute> {
   static constexpr Name<Compute> table[] = {{Compute::bf16, "bf16"}, {Compute::fp32, "fp32"}};

@@ -30,6 +30,7 @@ struct RunSection {
   double mfu_peak = 0;
   Derived<std::int64_t> threads;  ///< the program fills it: only it knows the machine
   std::int64_t log_every = 0;
+  std::int64_t stop_after = 0;
 
   template <class Self, class V> static void visit(Self& self, V& v) {
     using enum Restart;
@@ -43,6 +44,8 @@ struct RunSection {
               "OMP_NUM_THREADS, else the rank's share of cores", "Host threads of each rank; bits may depend on it");
     v.key("log_every", self.log_every, from_to(0, 1e12), may_change,
           "Steps between lines of the console, each with means since the line before; 0: a line a second");
+    v.key("stop_after", self.stop_after, from_to(0, 1e6), may_change,
+          "Evaluations in a row that may pass without a lower loss than the best before: then the run is done; 0: any");
   }
   bool operator==(const RunSection&) const = default;
 };
@@ -150,6 +153,8 @@ struct DataConfig {
   std::vector<double> mixture;
   EvalWindows eval_windows = EvalWindows::drawn;
   std::uint64_t eval_seed = 1234;
+  bool loss_mask = false;
+  Documents documents = Documents::joined;
 
   template <class Self, class V> static void visit(Self& self, V& v) {
     using enum Restart;
@@ -177,6 +182,12 @@ struct DataConfig {
           "Seed of drawn evaluation windows, whatever run.seed is: runs that differ in their seed compare");
     v.key("shuffle", self.shuffle, OneOf(), on_request,
           "Visit the windows of each epoch in an order drawn from the seed");
+    v.key("loss_mask", self.loss_mask, OneOf(), on_request,
+          "Train and evaluate on the tokens alone that the .marks file beside each token file calls answers, as "
+          "prepare.py --chat writes it");
+    v.key("documents", self.documents, OneOf(), on_request,
+          "joined: attention crosses the documents of a window; apart: it stays within each, whose positions begin at "
+          "0. Documents begin where .marks files say, else at the tokenizer's end-of-text token; of text, with files");
   }
   bool operator==(const DataConfig&) const = default;
 };
@@ -379,6 +390,7 @@ struct CheckpointConfig {
   std::vector<std::string> init_rows;
   bool init_ignore_extra = false;
   bool init_other_tokenizer = false;
+  bool keep_best = false;
 
   template <class Self, class V> static void visit(Self& self, V& v) {
     using enum Restart;
@@ -411,6 +423,8 @@ struct CheckpointConfig {
           "Pass over weights of init_from that the model does not have");
     v.key("init_other_tokenizer", self.init_other_tokenizer, OneOf(), may_change,
           "Take weights that were trained with another tokenizer than this run's: a row then stands for another token");
+    v.key("keep_best", self.keep_best, OneOf(), may_change,
+          "Save each step whose evaluation has the lowest loss so far, and keep the best one beside the newest");
   }
   bool operator==(const CheckpointConfig&) const = default;
 };

@@ -22,13 +22,15 @@ bool rotary(const RunConfig& c) { return c.model.position == Position::rotary; }
 bool quantizes(const RunConfig& c) { return c.precision.recipe != RecipeName::bf16; }
 bool begins_with_weights(const RunConfig& c) { return !c.checkpoint.init_from.empty(); }
 bool evaluates(const RunConfig& c) { return c.data.eval_fraction > 0.0 || !c.data.eval_files.empty(); }
-bool saves_on_the_way(const RunConfig& c) { return c.checkpoint.every_steps > 0; }
+bool evaluates_on_the_way(const RunConfig& c) { return evaluates(c) && c.eval.every_steps > 0; }
+bool saves_on_the_way(const RunConfig& c) { return c.checkpoint.every_steps > 0 || c.checkpoint.keep_best; }
 bool leaves_root_out(const std::vector<std::string>& patterns) {
   return std::ranges::all_of(patterns, [](const std::string& p) { return std::filesystem::path(p).is_absolute(); });
 }
 
+constexpr const char* while_evaluating = "with evaluations, which eval.every_steps above 0 makes";
 constexpr const char* while_saving =
-    "with checkpoint.every_steps above 0: without it the last step and early ends alone are saved";
+    "with checkpoint.every_steps above 0, or keep_best: else the last step and early ends alone are saved";
 
 /// Every key that others can leave without effect. What no run could mean is refused, by check().
 constexpr Effect effects[] = {
@@ -58,6 +60,8 @@ constexpr Effect effects[] = {
      [](const RunConfig& c) { return c.recompute.mode == RecomputeMode::selective; }},
     {"data.root", "data.files", "on patterns that are no absolute paths",
      [](const RunConfig& c) { return !leaves_root_out(c.data.files) || !leaves_root_out(c.data.eval_files); }},
+    {"run.stop_after", "eval.every_steps", while_evaluating, evaluates_on_the_way},
+    {"checkpoint.keep_best", "eval.every_steps", while_evaluating, evaluates_on_the_way},
     {"data.eval_windows", "data.eval_fraction", "with eval_fraction above 0, or eval_files", evaluates},
     {"data.eval_seed", "data.eval_fraction", "with eval_fraction above 0, or eval_files", evaluates},
     {"data.eval_seed", "data.eval_windows", "with eval_windows drawn",

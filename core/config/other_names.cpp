@@ -103,6 +103,11 @@ constexpr OtherName table[] = {
      "data.tokenizer", ""},
     {"val_fraction validation_split val_split eval_split test_size", "data.eval_fraction", ""},
     {"data_weights dataset_weights blend mixture_weights sampling_weights", "data.mixture", ""},
+    {"assistant_only_loss completion_only_loss train_on_inputs train_on_prompt mask_prompt mask_inputs answers_only",
+     "data.loss_mask", "of token files that prepare.py --chat has made"},
+    {"packing sample_packing reset_position_ids reset_attention_mask document_mask intra_document_masking",
+     "data.documents", "joined | apart: windows are always packed"},
+    {"chat_template", "", "prepare.py --chat --chat-template FILE renders conversations"},
     {"num_workers dataloader_num_workers data_loader_workers", "", "batches are read ahead without workers"},
     // batch
     {"global_batch_size total_batch_size train_batch_size effective_batch_size batch_size_global", "batch.global",
@@ -150,8 +155,7 @@ constexpr OtherName table[] = {
     {"ema ema_decay use_ema", "", "no moving average of weights is kept"},
     {"lora peft adapter adapters freeze frozen freeze_layers", "",
      "all weights are trained: there are no adapters and no frozen layers"},
-    {"early_stopping early_stop patience", "",
-     "a run ends after run.steps or by `train --stop-at`; `tessera compare` shows the best evaluation"},
+    {"early_stopping early_stop patience early_stopping_patience", "run.stop_after", "evaluations without gain"},
     // ranks
     {"parallelism", "parallel", ""},
     {"expert_parallel_degree expert_model_parallel_size ep_size expert_parallel_size", "parallel.expert", ""},
@@ -177,8 +181,7 @@ constexpr OtherName table[] = {
      "the same command goes on from the newest step; `train --resume STEP` names another"},
     {"model_name_or_path pretrained pretrained_model initial_load_path finetune load_weights",
      "checkpoint.init_from", ""},
-    {"keep_best save_best load_best_model_at_end", "",
-     "no step is kept for its loss; checkpoint.keep_every keeps steps for good"},
+    {"save_best save_best_only save_top_k load_best_model_at_end", "checkpoint.keep_best", ""},
     // logs
     {"wandb use_wandb wandb_log wandb_project report_to tensorboard tensorboard_dir enable_tensorboard "
      "logging metrics", "", logging},

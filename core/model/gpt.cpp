@@ -40,6 +40,7 @@ Gpt::Gpt(ParamRegistry& registry, const GptShape& shape)
 
 Call Gpt::start(const Pass& pass, const MicroBatch& batch) const {
   Call call{pass, batch.loss_scale, {}, batch.first_sequence * shape_.seq_len};
+  call.positions = batch.positions;
   if (shape_.position == Position::rotary) {
     call.rotation = pass.arena.keep(shape_.sum_type(), {shape_.seq_len, shape_.turned()});
     rotary_table(pass.stream, call.rotation, shape_.rope_base, shape_.rope_scaling);

@@ -26,8 +26,9 @@ class Gpt {
   /// Registers all parameters in forward order. Throws Error{internal} for a shape that no kernel takes.
   Gpt(ParamRegistry& registry, const GptShape& shape);
 
-  /// pass.gradients += d loss / d w of the micro-batch, where loss is loss_scale times the sum of cross-entropies plus
-  /// the auxiliary losses; *pass.sums += the unscaled sums. `batch` has no padding (else Error{internal}).
+  /// pass.gradients += d loss / d w of the micro-batch, where loss is target_scale times the sum of cross-entropies
+  /// plus loss_scale times the auxiliary losses; *pass.sums += the unscaled sums. `batch` has no padding (else
+  /// Error{internal}).
   void gradient(const Pass& pass, const MicroBatch& batch) const;
 
   /// pass.sums->loss += the sum of cross-entropies of all tokens but the padding, with the bits that gradient()

@@ -51,14 +51,16 @@ struct Pass {
   Tensor not_finite() const { return sums ? Tensor{&sums->not_finite, DType::u64, {1}} : Tensor{}; }
 };
 
-/// One micro-batch on the device: ids and targets i32 [sequences * T]. Its last `padding` tokens are computed, so that
-/// every rank makes the same passes, but count in no sum. Training has no padding.
+/// One micro-batch on the device: ids and targets i32 [sequences * T]; a target may be no_target. Its last `padding`
+/// tokens are computed, so that every rank makes the same passes, but count in no sum. Training has no padding.
 struct MicroBatch {
   Tensor ids, targets;
   std::int64_t sequences = 0;
-  double loss_scale = 0;            ///< 1 / (global batch * seq_len)
+  double loss_scale = 0;            ///< of sums over all tokens: 1 / (global batch * seq_len)
   std::int64_t first_sequence = 0;  ///< its first sequence's index in the global batch
   std::int64_t padding = 0;         ///< tokens
+  Tensor target_scale = {};         ///< of the cross-entropy, f64 [1]: 1 / targets of the global batch; 0 without any
+  Tensor positions = {};  ///< i32 [sequences * T], a token's place in its document; empty: a sequence is one document
 };
 
 }  // namespace tessera

@@ -212,7 +212,8 @@ RunPlan laid_out(const RunConfig& config, int ranks, int rank) {
   if (sync.reduces_each_micro_batch()) sync.weights.staging = GatherStaging::ring;
   const std::int64_t again = config.debug.spot_check_every > 0 ? (spot_computations - 1) * config.batch.micro : 0;
   const StepSizes sizes{config.model.seq_len, config.batch.global, config.batch.micro, batch.rounds(), 0, {}, again,
-                        recorded_layers(config), config.model.moe ? config.model.moe->experts : 0};
+                        config.data.documents == Documents::apart, recorded_layers(config),
+                        config.model.moe ? config.model.moe->experts : 0};
   return {{here,
            config.run.seed,
            config.proof.graph,

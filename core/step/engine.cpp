@@ -136,7 +136,7 @@ void Engine::require_room(const StepReport& report) const {
 Turn Engine::step(const HostSequences& batch, const StepScalars& scalars) {
   const Region step(stream_, RegionName::step);
   if (observer_) observer_->begun();
-  memory_.begin(stream_, batch, scalars);
+  memory_.begin(stream_, batch, scalars, target_scale_of(batch));
   step_ = static_cast<std::int64_t>(batch.step);
   const bool checked = batch.checked;
   const auto work = [this, checked] {
@@ -157,6 +157,11 @@ Turn Engine::step(const HostSequences& batch, const StepScalars& scalars) {
     work();
   fault_.reset();
   return memory_.end(stream_);
+}
+
+double Engine::target_scale_of(const HostSequences& batch) const {
+  if (!batch.counted) return loss_scale();
+  return *batch.counted > 0 ? 1.0 / static_cast<double>(*batch.counted) : 0;
 }
 
 bool Engine::replayable() const {

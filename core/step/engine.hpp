@@ -99,6 +99,8 @@ class Engine {
   StepFingerprint computed_again(int computation);
   std::optional<Fault> fault_in(int computation) const;
   double loss_scale() const { return 1.0 / static_cast<double>(plan_.sizes.global * plan_.sizes.length); }
+  /// Equal on all ranks; 0 for a batch without a target.
+  double target_scale_of(const HostSequences& batch) const;
   Reduced reduce(Accumulating&& sum);
   void decide(const Reduced& gradients);
   ClipResult decided();

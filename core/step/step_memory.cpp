@@ -18,9 +18,10 @@ StepMemory::StepMemory(Device& device, const RankIn& world, const StepSizes& siz
       capacity_((sizes.local() + sizes.again) * sizes.length),
       length_(sizes.length),
       counters_(counters),
+      positions_(sizes.positions),
       recorded_layers_(sizes.recorded_layers),
       experts_(sizes.experts) {
-  up_ = device.allocate(Category::batch, DType::u8, {tokens_offset + 2 * capacity_ * 4});
+  up_ = device.allocate(Category::batch, DType::u8, {tokens_offset + (positions_ ? 3 : 2) * capacity_ * 4});
   down_ = device.allocate(Category::batch, DType::u8, {bias_offset() + recorded_layers_ * experts_ * 4});
   for (Pinned& block : pinned_) block = {device.pinned(up_.bytes()), device.pinned(down_.bytes()), {}, {}, {}, {}};
 }
@@ -59,17 +60,22 @@ void StepMemory::initialise(Stream& stream, const std::vector<std::uint64_t>& co
   device_.upload(stream, down_, start.data());
 }
 
-Turn StepMemory::begin(Stream& stream, const HostSequences& batch, const StepScalars& scalars) {
+Turn StepMemory::begin(Stream& stream, const HostSequences& batch, const StepScalars& scalars, double target_scale) {
   const auto bytes = static_cast<std::size_t>(batch.sequences * length_ * 4);
   require(batch.sequences * length_ <= capacity_, "StepMemory", "more sequences than were planned");
   current_ = current_ == Turn::even ? Turn::odd : Turn::even;
   if (Pinned& block = pinned(current_); !stream.dry()) {
     if (!block.sent.reached()) device_.wait(block.sent);
-    std::memcpy(block.up.data(), &scalars, sizeof scalars);
-    std::memcpy(block.up.data() + step_offset, &batch.step, sizeof batch.step);
+    const StepInputs inputs{scalars, batch.step, target_scale};
+    std::memcpy(block.up.data(), &inputs, sizeof inputs);
     if (bytes > 0) {
       std::memcpy(block.up.data() + tokens_offset, batch.ids.data(), bytes);
       std::memcpy(block.up.data() + tokens_offset + capacity_ * 4, batch.targets.data(), bytes);
+    }
+    if (!batch.positions.empty()) {
+      require(positions_ && std::ssize(batch.positions) >= batch.sequences * length_, "StepMemory",
+              "every token has a position, where that was planned");
+      std::memcpy(block.up.data() + tokens_offset + 2 * capacity_ * 4, batch.positions.data(), bytes);
     }
     block.sent = device_.send(stream, up_, block.up.data());
     block.begin = stream.record_time();
@@ -98,6 +104,8 @@ MicroBatch StepMemory::micro_batch(std::int64_t round, std::int64_t count, doubl
   batch.targets = {tokens + capacity_ * 4 + begin, DType::i32, {count * length_}};
   batch.sequences = count;
   batch.loss_scale = loss_scale;
+  batch.target_scale = {&inputs()->target_scale, DType::f64, {1}};
+  if (positions_) batch.positions = {tokens + 2 * capacity_ * 4 + begin, DType::i32, {count * length_}};
   batch.first_sequence = (round * world_.size + world_.rank) * micro_;
   return batch;
 }

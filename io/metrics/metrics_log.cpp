@@ -27,17 +27,18 @@ std::string to_json(const MetricsRow& row) {
   const std::string blocked =
       row.save_blocked_ms ? fmt::format("\"save_blocked_ms\":{},", measured(*row.save_blocked_ms)) : "";
   const std::string evaluation = row.eval_loss ? fmt::format("\"eval_loss\":{},", number(*row.eval_loss)) : "";
+  const std::string targets = row.targets ? fmt::format("\"targets\":{},", *row.targets) : "";
   const std::string experts = row.expert_rows ? fmt::format("\"expert_rows\":{},", measured(*row.expert_rows)) : "";
   const std::string routing = row.max_vio ? fmt::format("\"max_vio\":{},\"max_vio_most\":{},", number(*row.max_vio),
                                                         number(row.max_vio_most.value_or(0)))
                                           : "";
   return fmt::format(
       "{{\"step\":{},\"loss\":{},{}\"balance_loss\":{},\"z_loss\":{},\"expert_load\":{},\"grad_norm\":{},"
-      "\"clip_coef\":{},\"lr\":{},\"tokens\":{},\"step_ms\":{},{}\"tokens_per_s\":{},\"mfu\":{},\"memory_bytes\":{},"
+      "\"clip_coef\":{},\"lr\":{},\"tokens\":{},{}\"step_ms\":{},{}\"tokens_per_s\":{},\"mfu\":{},\"memory_bytes\":{},"
       "\"ranks\":{},\"time\":{},{}{}"
       "\"skipped\":{},\"spike\":{},\"restart\":{}}}",
       row.step, number(row.loss), evaluation, number(row.balance_loss), number(row.z_loss), number(row.expert_load),
-      number(row.grad_norm), number(row.clip_coef), number(row.lr), row.tokens, measured(row.step_ms), blocked,
+      number(row.grad_norm), number(row.clip_coef), number(row.lr), row.tokens, targets, measured(row.step_ms), blocked,
       measured(row.tokens_per_s), row.mfu ? number(*row.mfu, std::chars_format::fixed, 5) : "null", row.memory_bytes,
       row.ranks, measured(row.time), experts, routing, row.skipped, row.spike, row.restart);
 }
@@ -66,6 +67,7 @@ std::vector<MetricsRow> read_metrics(const std::filesystem::path& path) {
     row.clip_coef = single("clip_coef");
     row.lr = single("lr");
     row.tokens = integer("tokens");
+    if (json.contains("targets")) row.targets = integer("targets");
     row.step_ms = real("step_ms");
     if (json.contains("save_blocked_ms")) row.save_blocked_ms = real("save_blocked_ms");
     row.tokens_per_s = real("tokens_per_s");

@@ -23,6 +23,7 @@ struct MetricsRow {
   float clip_coef = 1;
   float lr = 0;
   std::int64_t tokens = 0;  ///< tokens consumed so far
+  std::optional<std::int64_t> targets;  ///< of the step, over which `loss` is a mean; the key is absent where all are
   double step_ms = 0;
   std::optional<double> save_blocked_ms;  ///< time for which saves blocked training before this step, if any did
   double tokens_per_s = 0;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <complex>
+#include <limits>
 
 namespace tessera::reference {
 namespace {
@@ -37,10 +38,17 @@ struct Weights {
   std::vector<double> p;  // probabilities of keys 0 .. t
   double lse;
 };
-Weights softmax(const HeadRows& at, std::span<const double> qkv, std::int64_t t) {
+// First key that query t sees.
+std::int64_t first_key(const HeadRows& at, std::span<const std::int32_t> positions, std::int64_t t) {
+  return positions.empty() ? 0 : std::max<std::int64_t>(0, t - positions[size(at.sequence * at.shape.length + t)]);
+}
+Weights softmax(const HeadRows& at, std::span<const double> qkv, std::span<const std::int32_t> positions,
+                std::int64_t t) {
   const double scale = 1 / std::sqrt(static_cast<double>(at.shape.head_dim));
   Weights w{std::vector<double>(size(t + 1)), 0};
-  for (std::int64_t u = 0; u <= t; ++u) w.p[size(u)] = scale * dot(qkv, at.query(t), qkv, at.key(u), at.shape.head_dim);
+  std::fill(w.p.begin(), w.p.end(), -std::numeric_limits<double>::infinity());
+  for (std::int64_t u = first_key(at, positions, t); u <= t; ++u)
+    w.p[size(u)] = scale * dot(qkv, at.query(t), qkv, at.key(u), at.shape.head_dim);
   const double top = *std::max_element(w.p.begin(), w.p.end());
   double sum = 0;
   for (double& p : w.p) sum += p = std::exp(p - top);
@@ -58,12 +66,13 @@ void each_query(const AttentionShape& shape, const F& f) {
 
 }  // namespace
 
-Attention attention_forward(const AttentionShape& shape, std::span<const double> qkv) {
+Attention attention_forward(const AttentionShape& shape, std::span<const double> qkv,
+                            std::span<const std::int32_t> positions) {
   const std::int64_t tokens = shape.sequences * shape.length;
   Attention result{std::vector<double>(size(tokens * shape.heads * shape.head_dim)),
                    std::vector<double>(size(tokens * shape.heads))};
   each_query(shape, [&](const HeadRows& at, std::int64_t t) {
-    const Weights w = softmax(at, qkv, t);
+    const Weights w = softmax(at, qkv, positions, t);
     for (std::int64_t u = 0; u <= t; ++u)
       for (std::size_t d = 0; d < size(shape.head_dim); ++d)
         result.out[at.out(t) + d] += w.p[size(u)] * qkv[at.value(u) + d];
@@ -73,11 +82,11 @@ Attention attention_forward(const AttentionShape& shape, std::span<const double>
 }
 
 std::vector<double> attention_backward(const AttentionShape& shape, std::span<const double> dout,
-                                       std::span<const double> qkv) {
+                                       std::span<const double> qkv, std::span<const std::int32_t> positions) {
   const double scale = 1 / std::sqrt(static_cast<double>(shape.head_dim));
   std::vector<double> dqkv(qkv.size());
   each_query(shape, [&](const HeadRows& at, std::int64_t t) {
-    const Weights w = softmax(at, qkv, t);
+    const Weights w = softmax(at, qkv, positions, t);
     std::vector<double> dp(w.p.size());
     double mean = 0;
     for (std::int64_t u = 0; u <= t; ++u) {
@@ -120,19 +129,21 @@ std::vector<double> rotary_table(std::int64_t length, std::int64_t head_dim, dou
 }
 
 std::vector<double> rotary(const AttentionShape& shape, std::span<const double> qkv, std::int64_t dims, double base,
-                           double direction) {
+                           double direction, std::span<const std::int32_t> positions) {
   std::vector<double> turned(qkv.begin(), qkv.end());
   const std::int64_t half = dims / 2;
-  for (std::int64_t token = 0; token < shape.sequences * shape.length; ++token)
+  for (std::int64_t token = 0; token < shape.sequences * shape.length; ++token) {
+    const std::int64_t place = positions.empty() ? token % shape.length : positions[size(token)];
     for (std::int64_t head = 0; head < shape.heads + shape.kv_heads; ++head)
       for (std::int64_t j = 0; j < half; ++j) {
         const double turn = std::pow(base, -2.0 * static_cast<double>(j) / static_cast<double>(dims));
         const std::size_t at = size(token * shape.columns() + head * shape.head_dim + j), other = at + size(half);
         const auto z = std::complex(qkv[at], qkv[other]) *
-                       std::polar(1.0, direction * static_cast<double>(token % shape.length) * turn);
+                       std::polar(1.0, direction * static_cast<double>(place) * turn);
         turned[at] = z.real();
         turned[other] = z.imag();
       }
+  }
   return turned;
 }
 

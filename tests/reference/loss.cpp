@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/loss/loss.hpp"
+
 namespace tessera::reference {
 
 CrossEntropy cross_entropy(std::span<const double> logits, std::span<const std::int32_t> targets,
@@ -10,6 +12,7 @@ CrossEntropy cross_entropy(std::span<const double> logits, std::span<const std::
   CrossEntropy out{0, std::vector<double>(logits.size())};
   const std::size_t padded = targets.empty() ? 0 : logits.size() / targets.size();
   for (std::size_t m = 0; m < targets.size(); ++m) {
+    if (targets[m] == no_target) continue;
     const auto row = logits.subspan(m * padded, vocabulary);
     const auto target = static_cast<std::size_t>(targets[m]);
     const double top = *std::max_element(row.begin(), row.end());

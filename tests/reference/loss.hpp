@@ -6,7 +6,7 @@
 namespace tessera::reference {
 
 struct CrossEntropy {
-  double sum = 0;  ///< over rows of -log softmax(logits)[target]
+  double sum = 0;  ///< over rows of -log softmax(logits)[target]; rows without a target are left out
   std::vector<double> dlogits;
 };
 /// logits [M, padded]; the first `vocabulary` columns take part, the others have gradient 0.

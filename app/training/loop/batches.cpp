@@ -1,6 +1,7 @@
 #include "app/training/loop/batches.hpp"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "core/step/fingerprint.hpp"
@@ -14,7 +15,10 @@ Batches::Batches(const RunConfig& config, std::vector<CutTokens> training, const
       plan_(config.batch.global, config.batch.micro, world.size),
       ranks_(Ranks::in_world(world.size, world.rank, static_cast<int>(config.parallel.expert))),
       micro_(config.batch.micro),
-      evaluation_(held.windows, config.eval.batches * config.batch.global, micro_, world.size) {
+      evaluation_(held.windows, config.eval.batches * config.batch.global, micro_, world.size),
+      documents_(config.data.documents == Documents::apart),
+      held_targets_(targets_by_window(held)) {
+  for (const CutTokens& corpus : training_) targets_.push_back(targets_by_window(corpus));
   const Order order = config.data.shuffle ? Order::shuffled : Order::sequential;
   for (const CutTokens& corpus : training_)
     samplers_.emplace_back(corpus.windows.train, order, config.run.seed, samplers_.size());
@@ -25,12 +29,35 @@ void Batches::reserve(std::int64_t sequences) {
   batch_.sequences = sequences;
   batch_.ids.resize(static_cast<std::size_t>(sequences * held_.windows.length));
   batch_.targets.resize(batch_.ids.size());
+  if (documents_) batch_.positions.resize(batch_.ids.size());
 }
 
-void Batches::read(const CutTokens& from, std::int64_t sequence, std::int64_t window) {
+/// Returns the number of targets.
+std::int64_t Batches::read(const CutTokens& from, std::int64_t sequence, std::int64_t window) {
   const auto n = static_cast<std::size_t>(from.windows.length), begin = static_cast<std::size_t>(sequence) * n;
-  read_window(from.tokens, from.windows, window, std::span(batch_.ids).subspan(begin, n),
-              std::span(batch_.targets).subspan(begin, n));
+  const auto part = [&](std::vector<std::int32_t>& all) {
+    return all.empty() ? std::span<std::int32_t>() : std::span(all).subspan(begin, n);
+  };
+  return read_window(from, window, part(batch_.ids), part(batch_.targets), part(batch_.positions));
+}
+
+/// Targets of the step whose samples begin with number `first`, on all ranks together.
+std::optional<std::int64_t> Batches::targets_of_step(std::int64_t first) {
+  if (std::ranges::all_of(training_, [](const CutTokens& one) { return !one.answers; })) return std::nullopt;
+  std::int64_t targets = 0;
+  for (std::int64_t i = 0; i < plan_.micro_batches() * micro_; ++i) {
+    const auto [corpus, within] = mixture_.place(first + i);
+    const std::int64_t window = samplers_[corpus].window(within);
+    targets += training_[corpus].answers ? targets_[corpus][static_cast<std::size_t>(window)]
+                                         : training_[corpus].windows.targets(window);
+  }
+  return targets;
+}
+
+std::int64_t Batches::evaluated_targets() const {
+  if (!held_.answers) return evaluation_.tokens();
+  const auto first = held_targets_.begin() + held_.windows.train;
+  return std::accumulate(first, first + evaluation_.windows(), std::int64_t{0});
 }
 
 /// Reads a micro-batch, whose first sample is numbered `sample`, to a place in the batch.
@@ -46,6 +73,7 @@ const HostSequences& Batches::training(std::int64_t step, std::int64_t first, bo
   reserve((own + (checked ? spot_computations - 1 : 0)) * micro_);
   batch_.checked = checked;
   batch_.padding = 0;
+  batch_.counted = targets_of_step(first);
   batch_.step = static_cast<std::uint64_t>(step) + 1;
   for (std::int64_t round = 0; round < own; ++round) {
     SampleRange piece = plan_.micro_batch(round, ranks_.world.rank);
@@ -63,15 +91,15 @@ const HostSequences& Batches::evaluation(std::int64_t pass) {
   reserve(micro_);
   batch_.checked = false;
   batch_.step = 0;
-  std::int64_t counted = 0;
+  std::int64_t last = 0;
   for (std::int64_t i = 0; i < piece.count; ++i) {
     read(held_, i, piece.first + i);
-    counted += held_.windows.targets(piece.first + i);
+    last += held_.windows.targets(piece.first + i);
   }
   const auto real = static_cast<std::ptrdiff_t>(piece.count * held_.windows.length);
-  std::fill(batch_.ids.begin() + real, batch_.ids.end(), 0);
-  std::fill(batch_.targets.begin() + real, batch_.targets.end(), 0);
-  batch_.padding = std::ssize(batch_.ids) - counted;
+  for (std::vector<std::int32_t>* all : {&batch_.ids, &batch_.targets, &batch_.positions})
+    if (!all->empty()) std::fill(all->begin() + real, all->end(), 0);
+  batch_.padding = std::ssize(batch_.ids) - last;
   return batch_;
 }
 

@@ -1,19 +1,15 @@
 #pragma once
+#include <optional>
 #include <vector>
 
 #include "core/config/config.hpp"
+#include "core/data/cut_tokens.hpp"
 #include "core/data/mixture.hpp"
 #include "core/data/sampler.hpp"
 #include "core/layout/ranks.hpp"
 #include "core/step/step_memory.hpp"
 
 namespace tessera {
-
-/// Tokens and the windows into which they are cut.
-struct CutTokens {
-  const TokenStream& tokens;
-  Windows windows;
-};
 
 /// Makes the sequences of a (step, rank). The window of a sequence depends on the seed and its global index alone,
 /// never on the rank count. Reuses its memory: a result is valid until the next call. Local.
@@ -33,12 +29,15 @@ class Batches {
   const HostSequences& training(std::int64_t step, std::int64_t first, bool checked = false);
 
   const EvaluationPlan& evaluation() const { return evaluation_; }
+  /// Targets of the whole evaluation.
+  std::int64_t evaluated_targets() const;
   /// This rank's micro-batch of a pass of the evaluation, padded with token 0 to `micro` whole sequences.
   const HostSequences& evaluation(std::int64_t pass);
 
  private:
   void reserve(std::int64_t sequences);
-  void read(const CutTokens& from, std::int64_t sequence, std::int64_t window);
+  std::int64_t read(const CutTokens& from, std::int64_t sequence, std::int64_t window);
+  std::optional<std::int64_t> targets_of_step(std::int64_t first);
   void read_training(std::int64_t sequence, std::int64_t sample);
 
   std::vector<CutTokens> training_;
@@ -50,6 +49,9 @@ class Batches {
   std::int64_t micro_;
   EvaluationPlan evaluation_;
   HostSequences batch_;
+  bool documents_;                                   ///< whether batches have positions
+  std::vector<std::vector<std::int32_t>> targets_;   ///< by corpus and window; empty where every token is a target
+  std::vector<std::int32_t> held_targets_;           ///< by window of `held_`, likewise
 };
 
 }  // namespace tessera

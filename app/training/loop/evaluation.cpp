@@ -22,7 +22,7 @@ std::optional<double> evaluation_loss(Engine& engine, Batches& batches, const Pr
   }
   if (before) add(*before);
   if (abandoned) return std::nullopt;
-  return loss / static_cast<double>(batches.evaluation().tokens());
+  return loss / static_cast<double>(batches.evaluated_targets());
 }
 
 }  // namespace tessera

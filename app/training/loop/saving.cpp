@@ -38,7 +38,7 @@ std::optional<DerivedFile> quantized_weights(const RunConfig& config) {
 
 }  // namespace
 
-Saving::Saving(const Parts& parts, Origin origin, std::int64_t saved)
+Saving::Saving(const Parts& parts, Origin origin, std::int64_t saved, const BestStep& best)
     : config_(parts.config),
       control_(parts.control),
       training_(parts.training),
@@ -48,7 +48,8 @@ Saving::Saving(const Parts& parts, Origin origin, std::int64_t saved)
       origin_(std::move(origin)),
       run_(parts.config.checkpoint.dir.get()),
       writer_(parts.device, parts.control, parts.parallel, quantized_weights(parts.config)),
-      saved_(saved) {
+      saved_(saved),
+      best_(best) {
   if (config_.checkpoint.async) snapshot_.emplace(parts.device, training_.engine().fresh_state());
 }
 
@@ -60,9 +61,12 @@ bool Saving::pressed() { return stop_.presses(needed(), control_); }
 Proceed Saving::at_boundary(std::int64_t step) {
   const std::int64_t before = saved_;
   const bool busy = writer_.under_way();
-  const bool last = step == config_.run.steps, stop = stop_.due(step, needed(), control_) && !last;
+  if (const std::optional<double> loss = training_.evaluated()) best_.add(step, static_cast<float>(*loss));
+  const bool last = step == config_.run.steps || best_.enough(config_.run);
+  const bool stop = stop_.due(step, needed(), control_) && !last;
   const std::int64_t every = config_.checkpoint.every_steps;
-  const bool due = step != saved_ && (last || stop || (every > 0 && step > 0 && step % every == 0));
+  const bool best = config_.checkpoint.keep_best && best_.step() == step;
+  const bool due = step != saved_ && (last || stop || best || (every > 0 && step > 0 && step % every == 0));
   if (due) training_.catch_up();  // outside of try_to_save: an error here is not a failed save and ends the run
   const Clock::time_point came = Clock::now();
   if (busy || due) {
@@ -73,7 +77,7 @@ Proceed Saving::at_boundary(std::int64_t step) {
   if (due && step != saved_) last || stop ? save(step) : try_to_save(step);  // it may have been under way
   if (busy || due) blocked_ = blocked_.value_or(Seconds(0)) + (Clock::now() - came);
   if (log_ && saved_ != before) log_->saved(saved_);
-  return stop ? Proceed::stop : Proceed::go_on;
+  return stop ? Proceed::stop : last ? Proceed::end : Proceed::go_on;
 }
 
 MetricsRow Saving::timed(MetricsRow row) {
@@ -131,7 +135,10 @@ void Saving::committed(std::int64_t step, Seconds took, const std::string& what)
   if (control_.rank() != 0) return;
   std::fflush(stdout);
   Problems kept;  // a failure to delete older checkpoints is reported and does not end the run
-  attempt(kept, [&] { retire(run_, {config_.checkpoint.keep_last, config_.checkpoint.keep_every, step}); });
+  attempt(kept, [&] {
+    const CheckpointConfig& checkpoint = config_.checkpoint;
+    retire(run_, {checkpoint.keep_last, checkpoint.keep_every, step, checkpoint.keep_best ? best_.step() : -1});
+  });
   for (const Problem& problem : kept.list()) fmt::print(stderr, "older checkpoints are kept: {}\n", problem.text);
 }
 

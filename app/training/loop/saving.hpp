@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "app/training/loop/best_step.hpp"
 #include "app/training/loop/stop.hpp"
 #include "app/training/loop/training.hpp"
 #include "app/training/tell/run_log.hpp"
@@ -29,8 +30,8 @@ class Saving {
     const hdf5::Parallel* parallel;  ///< for CheckpointWriter
     RunLog* log;                     ///< is told of each save; null except on rank 0
   };
-  /// `saved`: the step of the run directory's newest checkpoint; -1: none.
-  Saving(const Parts& parts, Origin origin, std::int64_t saved);
+  /// `saved`: the step of the run directory's newest checkpoint; -1: none. `best`: of the starts before.
+  Saving(const Parts& parts, Origin origin, std::int64_t saved, const BestStep& best);
 
   /// To be called before the first step and after each step, with the number of steps done: saves what is due and
   /// decides whether to go on. Throws on all ranks if the last save of a run fails, or if another run holds the
@@ -39,6 +40,9 @@ class Saving {
   /// Whether nothing may come before a save any more, by Stop::presses().
   bool pressed();
   std::int64_t saved() const { return saved_; }  ///< the step saved last; -1: none. Local.
+  const BestStep& best() const { return best_; }  ///< Local.
+  /// Takes the loss of an evaluation that a stop had abandoned, after the step saved last. Local.
+  void add_evaluation(double loss) { best_.add(saved_, static_cast<float>(loss)); }
   std::int64_t snapshot_bytes() const { return snapshot_ ? snapshot_->bytes() : 0; }  ///< Local.
   /// Adds to a row the time for which saves have blocked training since the last call, if any did. Local.
   MetricsRow timed(MetricsRow row);
@@ -67,6 +71,7 @@ class Saving {
   std::optional<Snapshot> snapshot_;  ///< with checkpoint.async
   CheckpointWriter writer_;           ///< declared after snapshot_, which its threads read: destroyed first
   std::int64_t saved_;
+  BestStep best_;
   Seconds longest_{0};
   struct Began {
     std::int64_t step = -1;

@@ -67,22 +67,22 @@ void Training::make_step() {
   const RunConfig& config = plan_.config;
   const std::int64_t number = step_ + 1;
   control_.wait_at_most(patience_.begin_turn(StepPatience::Clock::now()));
-  const double rate = learning_rate(config.optimizer, config.run.steps, number);
   plan_fault(engine_, number);
   profile_.before(number);
-  const std::int64_t spots = config.debug.spot_check_every;
-  const bool checked = spots > 0 && number % spots == 0;
+  const bool checked = config.debug.spot_check_every > 0 && number % config.debug.spot_check_every == 0;
   if (checked) report_.finish();  // a machine's fault ends the run here, and the step before is done
-  const Turn turn = engine_.step(batches_.training(step_, next_sample_, checked),
-                                 {static_cast<float>(rate), report_.norm_limit(number)});
-  report_.begun(++step_, next_sample_ += config.batch.global, turn);
+  const HostSequences& batch = batches_.training(step_, next_sample_, checked);
+  const auto rate = static_cast<float>(learning_rate(config.optimizer, config.run.steps, number));
+  const Turn turn = engine_.step(batch, {rate, report_.norm_limit(number)});
+  report_.begun({++step_, next_sample_ += config.batch.global, batch.counted}, turn);
   if (const CollectiveLog* log = mesh_.log()) log->compare(control_);
   if (replicas_ && step_ % config.debug.replica_hash_every == 0) compare_replicas();
 }
 
 bool Training::evaluate_if_due(const Pressed& pressed) {
+  evaluated_.reset();
   if (!evaluation_due(plan_.config, step_) || !evaluates()) return true;
-  return report_.evaluated([&] { return evaluate(pressed); });
+  return report_.evaluated([&] { return evaluated_ = evaluate(pressed); });
 }
 
 void Training::end_step() {

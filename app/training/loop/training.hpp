@@ -18,8 +18,9 @@
 
 namespace tessera {
 
-/// What is decided at the boundary between two steps.
-enum class Proceed { go_on, stop };
+/// What is decided at the boundary between two steps. stop: the run is to go on in a later start; end: it is done, at
+/// its last step or before.
+enum class Proceed { go_on, stop, end };
 
 /// One training run, from initial weights to the last step: its steps, evaluations and checks. The caller's loop says
 /// what comes between them:
@@ -72,6 +73,9 @@ class Training {
   /// first (catch_up). Changes no state.
   std::vector<float> next_logits(const std::vector<std::int32_t>& ids);
 
+  /// The loss of the evaluation that followed the last step made, as its row has it; nothing if none did. Local.
+  std::optional<double> evaluated() const { return evaluated_; }
+
   Engine& engine() { return engine_; }
   std::int64_t step() const { return step_; }  ///< steps done; Local
   /// Number of allocations of device memory after the second step. Local.
@@ -98,6 +102,7 @@ class Training {
   Profile profile_;
   std::optional<ReplicaCheck> replicas_;
   StepPatience patience_;
+  std::optional<double> evaluated_;
   std::int64_t step_ = 0;
   std::int64_t next_sample_ = 0;  ///< first sample of the next step
   std::int64_t settled_ = 0;                       ///< number of the second step since begin()

@@ -50,6 +50,7 @@ bool TrainingLoop::complete(const std::optional<MetricsRow>& unfinished) {
       log_->evaluated(whole);
     });
   control_.agree(problems);
+  if (loss) saving_.add_evaluation(*loss);
   return loss.has_value();
 }
 

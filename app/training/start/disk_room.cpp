@@ -33,7 +33,8 @@ Problems problems_with_room(const RunPlan& plan, const std::filesystem::path& fr
   saves.run = checkpoint.dir.get();
   saves.last = stop_at < 0 ? plan.config.run.steps : std::min(stop_at, plan.config.run.steps);
   saves.every = checkpoint.every_steps;
-  saves.keep_last = checkpoint.keep_last;
+  saves.keep_last = checkpoint.keep_last + (checkpoint.keep_best ? 1 : 0);
+  if (checkpoint.keep_best && saves.every == 0) saves.every = plan.config.eval.every_steps;
   saves.keep_every = checkpoint.keep_every;
   saves.beside = quantized_bytes(plan);
   if (!from.empty()) {

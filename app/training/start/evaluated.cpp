@@ -7,6 +7,7 @@
 #include <map>
 #include <vector>
 
+#include "app/training/start/corpus_reading.hpp"
 #include "core/config/values.hpp"
 #include "io/metrics/console.hpp"
 #include "kernels/digest/digest.hpp"
@@ -52,7 +53,8 @@ Evaluated evaluated_by(const Prepared& run) {
   const CutCorpus& one = run.evaluated();
   Evaluated evaluated{.kept = one.windows.evaluation, .of_files = one.corpus.files()};
   evaluated.windows = std::min(evaluated.kept, run.most_evaluated);
-  evaluated.tokens = one.windows.evaluation_targets(evaluated.windows);
+  evaluated.answers = run.deck.config.data.loss_mask;
+  evaluated.tokens = count_targets(cut_tokens(run, one), one.windows.train, evaluated.windows);
   evaluated.files = files_read(one, evaluated.windows);
   evaluated.drawn_files = files_drawn(one.corpus, evaluated.windows);
   return evaluated;
@@ -61,7 +63,8 @@ Evaluated evaluated_by(const Prepared& run) {
 std::string extent_text(const Evaluated& taken) {
   const std::string files =
       taken.of_files > 1 ? fmt::format(", from {} of {} files", taken.files, taken.of_files) : std::string();
-  return fmt::format("{} of {}, {}{}", taken.windows, counted(taken.kept, "window"), counted(taken.tokens, "token"),
+  return fmt::format("{} of {}, {}{}", taken.windows, counted(taken.kept, "window"),
+                     counted(taken.tokens, taken.answers ? "answer token" : "token"),
                      files);
 }
 

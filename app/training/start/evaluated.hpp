@@ -10,7 +10,8 @@ namespace tessera {
 /// What an evaluation of a run takes, of what is kept for it.
 struct Evaluated {
   std::int64_t windows = 0, kept = 0;
-  std::int64_t tokens = 0;               ///< that it predicts
+  std::int64_t tokens = 0;               ///< that it predicts: all, or answers
+  bool answers = false;
   std::int64_t files = 0, of_files = 0;  ///< that its windows lie in, of the corpus that they are of
   double drawn_files = 0;                ///< files that as many drawn windows of that corpus lie in on average
 };

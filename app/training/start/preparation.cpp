@@ -17,6 +17,7 @@
 #include "app/cli/memory.hpp"
 #include "app/cli/threads.hpp"
 #include "app/training/start/changes.hpp"
+#include "app/training/start/corpus_reading.hpp"
 #include "app/training/start/disk_room.hpp"
 #include "app/training/start/evaluated.hpp"
 #include "app/training/start/given_weights.hpp"
@@ -94,12 +95,14 @@ std::optional<CutCorpus> corpus_of(Prepared& run, const char* key, const std::ve
   problems.add(of_kind);
   if (!of_kind.empty()) return std::nullopt;
   examine_corpus(run, key, name, problems, [&](Problems& found) {
-    Corpus corpus = text ? Corpus::text(std::move(files)) : Corpus::token_files(std::move(files));
+    Corpus corpus = text ? Corpus::text(std::move(files))
+                         : Corpus::token_files(std::move(files), marks_wanted(config.data));
     const std::int64_t vocab = config.model.vocab;
     corpus.check_vocabulary(run.tokenizer ? std::min(vocab, run.tokenizer->vocabulary()) : vocab, found);
     const Windows windows = cut(corpus.tokens().count(), found);
     if (found.empty()) made = CutCorpus{name, std::move(corpus), windows};
   });
+  if (made) require_documents(run, *made, problems);
   return made;
 }
 
@@ -314,6 +317,7 @@ Prepared examine(const std::string& deck, const std::vector<Override>& overrides
   const std::vector<Finding> refused = refusals(config, ranks);
   for (const Finding& finding : refused) problems.add(Exit::deck, run.deck.provenance.located(finding));
   read_corpus(run, Task::training, problems);
+  require_answers(run, problems);
   Problems of_directory;
   check_run_directory(config.checkpoint.dir.get(), of_directory);
   problems.add(of_directory);
@@ -333,10 +337,10 @@ Prepared examine(const std::string& deck, const std::vector<Override>& overrides
 
 Batches Prepared::batches() const {
   std::vector<CutTokens> training;
-  for (const CutCorpus& one : corpora) training.push_back({one.corpus.tokens(), one.windows});
-  Windows windows = evaluated().windows;
-  windows.evaluation = std::min(windows.evaluation, most_evaluated);
-  return {deck.config, std::move(training), {evaluated().corpus.tokens(), std::move(windows)}, plan->ranks.world};
+  for (const CutCorpus& one : corpora) training.push_back(cut_tokens(*this, one));
+  CutTokens held_out = cut_tokens(*this, evaluated());
+  held_out.windows.evaluation = std::min(held_out.windows.evaluation, most_evaluated);
+  return {deck.config, std::move(training), held_out, plan->ranks.world};
 }
 
 std::uint64_t Prepared::corpus_hash() const {
@@ -458,6 +462,7 @@ Prepared prepare(const std::string& deck, const std::vector<Override>& overrides
   fit_to_machine(run, task, mpi, control, problems);
   read_corpus(run, task, problems);
   if (task == Task::evaluation) require_evaluation(run, problems);
+  require_answers(run, problems);
   control.agree(problems);
   resolve_plan(run, mpi, control);
   return run;

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "app/training/tell/chain.hpp"
-#include "app/training/tell/step_row.hpp"
 #include "core/device/region.hpp"
 
 namespace tessera {
@@ -35,9 +34,9 @@ float LateReport::norm_limit(std::int64_t step) const {
   return deviations > 0 ? window_.limit(step, deviations) : StepScalars().norm_limit;
 }
 
-void LateReport::begun(std::int64_t step, std::int64_t samples, Turn turn) {
+void LateReport::begun(const Progress& progress, Turn turn) {
   finish();
-  unread_ = Unread{step, samples, turn, std::exchange(back_to_back_, true), std::nullopt};
+  unread_ = Unread{progress, turn, std::exchange(back_to_back_, true), std::nullopt};
   if (!behind()) read();
 }
 
@@ -47,9 +46,9 @@ void LateReport::read() {
   const StepReport report = engine_.report(unread_->turn);
   const double seconds = report.end.seconds_since(unread_->back_to_back ? last_end_ : report.begin);
   last_end_ = report.end;
-  unread_->row = row_of(config_, {unread_->step, unread_->samples}, report, seconds);
-  if (trace_) trace_->report(unread_->step, report, unread_->row->loss, chain_);
-  chain_ = continued(chain_, unread_->step, report);
+  unread_->row = row_of(config_, unread_->progress, report, seconds);
+  if (trace_) trace_->report(unread_->progress.step, report, unread_->row->loss, chain_);
+  chain_ = continued(chain_, unread_->progress.step, report);
   skips_ = report.clip.skip == ClipResult::not_finite ? skips_ + 1 : 0;
   if (config_.optimizer.skip_spikes > 0) window_.add(report.clip.norm);
 }

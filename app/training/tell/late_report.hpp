@@ -2,6 +2,7 @@
 #include <functional>
 #include <optional>
 
+#include "app/training/tell/step_row.hpp"
 #include "app/training/tell/trace.hpp"
 #include "core/comm/control.hpp"
 #include "core/config/config.hpp"
@@ -33,9 +34,9 @@ class LateReport {
   void resume(const StateCounters& counters);
   /// The gradient norm above which step `step`, the next to be enqueued, is a spike. Local.
   float norm_limit(std::int64_t step) const;
-  /// To be called when step `step` (from 1) has been enqueued, with the number of samples up to its end: passes on the
-  /// row of the step before. Throws like finish(). Collective over the world.
-  void begun(std::int64_t step, std::int64_t samples, Turn turn);
+  /// To be called when a step has been enqueued, with the progress at its end: passes on the row of the step before.
+  /// Throws like finish(). Collective over the world.
+  void begun(const Progress& progress, Turn turn);
   /// Calls `evaluate` and adds its result, if it gives one, to the row of the last step; returns whether it has. Reads
   /// that step's report first, since an evaluation uses the same memory. Collective over the world, like `evaluate`.
   bool evaluated(const std::function<std::optional<double>()>& evaluate);
@@ -58,7 +59,7 @@ class LateReport {
 
   /// A step that has been enqueued and whose row has not been passed on.
   struct Unread {
-    std::int64_t step, samples;
+    Progress progress;
     Turn turn;
     bool back_to_back;              ///< timed from the end of the step before, which it follows directly
     std::optional<MetricsRow> row;  ///< once its report has been read

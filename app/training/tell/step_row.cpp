@@ -45,7 +45,9 @@ MetricsRow row_of(const RunConfig& config, const Progress& progress, const StepR
   const double layers = moe ? static_cast<double>(moe->blocks().among(config.model.layers)) : 0;
   MetricsRow row;
   row.step = progress.step;
-  row.loss = static_cast<float>(sums.loss / tokens);
+  const double targets = progress.targets ? static_cast<double>(*progress.targets) : tokens;
+  row.loss = targets > 0 ? static_cast<float>(sums.loss / targets) : 0;
+  row.targets = progress.targets;
   row.balance_loss = static_cast<float>(sums.balance / (sequences * layers));
   row.z_loss = static_cast<float>(sums.z / (tokens * layers));
   if (moe)

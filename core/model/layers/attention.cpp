@@ -69,12 +69,12 @@ void Attention::forward(const Call& call, const Tensor& x, const Saved& saved, c
     const Use k = call.weights.operand(call.stream, norms_->k, Side::rowwise);
     head_norm_forward(call.stream, shape, saved.qkv, saved.rstd, saved.projected, q->data, k->data, eps_);
   }
-  if (call.rotation) rotary(call.stream, shape, saved.qkv, call.rotation, Rotation::forward);
+  if (call.rotation) rotary(call.stream, shape, saved.qkv, call.rotation, Rotation::forward, call.positions);
   const Arena::Frame frame(call.arena);
   if (call.cache)
     attention_extend(call.stream, call.arena, shape, saved.out, call.cache, saved.qkv, call.position);
   else
-    attention_forward(call.stream, call.arena, shape, saved.out, saved.lse, saved.qkv);
+    attention_forward(call.stream, call.arena, shape, saved.out, saved.lse, saved.qkv, call.positions);
   out_.forward(call, y, saved.out, saved.of_out);
 }
 
@@ -88,9 +88,9 @@ void Attention::backward(const Call& call, const Tensor& dx, const Tensor& dy, c
     const Arena::Frame inner(call.arena);
     const Tensor dout = call.arena.temp(type_, saved.out.shape);
     out_.backward(call, dout, dy, saved.out, saved.of_out);
-    attention_backward(call.stream, call.arena, shape, dqkv, dout, saved.qkv, saved.out, saved.lse);
+    attention_backward(call.stream, call.arena, shape, dqkv, dout, saved.qkv, saved.out, saved.lse, call.positions);
   }
-  if (call.rotation) rotary(call.stream, shape, dqkv, call.rotation, Rotation::inverse);
+  if (call.rotation) rotary(call.stream, shape, dqkv, call.rotation, Rotation::inverse, call.positions);
   if (norms_) norm_backward(call, dqkv, saved);
   qkv_.backward(call, dx, dqkv, x, saved.of_qkv);
 }

@@ -18,6 +18,7 @@ struct Call : Pass {
   /// the position of the first row. Empty in training. `rotation` begins at that position.
   Tensor cache = {};
   std::int64_t position = 0;
+  Tensor positions = {};  ///< of the micro-batch's tokens in their documents; empty: in their sequences
 };
 
 /// Lets `write` add the next contribution to a parameter's gradient and says that it is there.

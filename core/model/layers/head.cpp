@@ -48,7 +48,7 @@ void Head::loss(const Call& call, const MicroBatch& batch, const Residual& x) co
     const std::int64_t rows = std::min(logits.rows(), counted - begin);
     if (rows <= 0) return;
     cross_entropy(call.stream, call.arena, &call.sums->loss, {}, logits.row_range(0, rows),
-                  batch.targets.flat(begin, rows), vocabulary_, 0);
+                  batch.targets.flat(begin, rows), vocabulary_);
   });
 }
 
@@ -61,7 +61,7 @@ void Head::gradient(const Call& call, const MicroBatch& batch, const Tensor& dx,
   each_piece(call, normed.y, [&](std::int64_t begin, const Tensor& logits) {
     const std::int64_t rows = logits.rows();
     cross_entropy(call.stream, call.arena, &call.sums->loss, logits, logits, batch.targets.flat(begin, rows),
-                  vocabulary_, call.loss_scale);
+                  vocabulary_, batch.target_scale);
     Call piece = call;
     piece.first_token += begin;
     projection_.backward(piece, dnormed.row_range(begin, rows), logits, normed.y.row_range(begin, rows));

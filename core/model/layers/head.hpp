@@ -13,7 +13,7 @@ class Head {
 
   /// Adds the cross-entropy of every token, those of padding left out, to call.sums->loss.
   void loss(const Call& call, const MicroBatch& batch, const Residual& x) const;
-  /// The same, the gradients of its parameters, and dx [M,C] = d (loss_scale * loss) / d x.
+  /// The same, the gradients of its parameters, and dx [M,C] = d (target_scale * loss) / d x.
   void gradient(const Call& call, const MicroBatch& batch, const Tensor& dx, const Residual& x) const;
   /// logits [V], real, of one row of the stream.
   void logits(const Call& call, const Tensor& logits, const Residual& x) const;

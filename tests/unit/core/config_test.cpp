@@ -468,14 +468,15 @@ TEST(Keys, AreThoseWithAFeatureBehindThem) {
     keys += doc.kind == KeyDoc::Kind::section ? "\n" + doc.path + ":" : (keys.empty() ? "" : " ") + last;
   }
   EXPECT_EQ(keys, R"(schema_version
-run: name seed steps mfu_peak threads log_every
+run: name seed steps mfu_peak threads log_every stop_after
 model: layers hidden heads kv_heads head_dim ffn seq_len norm norm_eps qk_norm qk_norm_over position rope_base )"
             R"(rope_dim activation bias qkv_bias tied_head vocab
 model.rope_scaling: factor low_freq_factor high_freq_factor original_seq_len
 model.moe: experts top_k ffn first_dense every shared_ffn shared_gate weights scores logits renormalize scale groups )"
             R"(top_groups bias bias_rate balance_over balance_coef z_coef
 recompute: mode modules
-data: kind root files mixture eval_files tokenizer eval_fraction eval_windows eval_seed shuffle
+data: kind root files mixture eval_files tokenizer eval_fraction eval_windows eval_seed shuffle loss_mask )"
+            R"(documents
 batch: global micro
 eval: every_steps batches
 sample: tokens every_steps prompt
@@ -489,7 +490,7 @@ optimizer.muon: momentum nesterov coefficients scale
 parallel: expert expert_room
 comm: timeout_s
 checkpoint: dir every_steps keep_last keep_every expert_layout io mpio_hints async quantized )"
-            R"(init_from init_missing init_rows init_ignore_extra init_other_tokenizer
+            R"(init_from init_missing init_rows init_ignore_extra init_other_tokenizer keep_best
 debug: replica_hash_every spot_check_every confirm_skips trace profile
 proof: gather_overlap wire cuts staging reduce_overlap graph copy_engines share_gpu mixed_hosts)");
 }
@@ -517,6 +518,7 @@ TEST(Keys, FixedAreThoseThatAResumedRunCannotChange) {
             "optimizer.muon.scale ");
   EXPECT_EQ(on_request,
             "run.steps data.kind data.mixture data.eval_fraction data.eval_windows data.eval_seed data.shuffle "
+            "data.loss_mask data.documents "
             "batch.global optimizer.schedule optimizer.warmup_steps optimizer.decay_steps ");
 }
 

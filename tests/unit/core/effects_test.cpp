@@ -81,6 +81,9 @@ const Situation situations[] = {
      [](RunConfig& c) { c.checkpoint.keep_every = 20; }},
     {"checkpoint.async", [](RunConfig& c) { c.checkpoint.every_steps = 10; },
      [](RunConfig& c) { c.checkpoint.async = true; }},
+    {"checkpoint.keep_best", [](RunConfig& c) { c.eval.every_steps = 10; },
+     [](RunConfig& c) { c.checkpoint.keep_best = true; }},
+    {"run.stop_after", [](RunConfig& c) { c.eval.every_steps = 10; }, [](RunConfig& c) { c.run.stop_after = 2; }},
     {"checkpoint.expert_layout", mix,
      [](RunConfig& c) { c.checkpoint.expert_layout = ExpertLayout::discrete; }},
     {"checkpoint.init_missing", [](RunConfig& c) { c.checkpoint.init_from = "runs/a"; },
@@ -170,8 +173,8 @@ TEST(Effects, AreExplained) {
   EXPECT_EQ(when_it_matters("run.seed"), "");
   EXPECT_EQ(when_it_matters("model.rope_base"), "only with position rotary (model.position)");
   EXPECT_EQ(when_it_matters("model.rope_scaling.factor"), "only with position rotary (model.position)");
-  EXPECT_EQ(when_it_matters("checkpoint.async"), "only with checkpoint.every_steps above 0: without it the last step "
-                                                 "and early ends alone are saved");
+  EXPECT_EQ(when_it_matters("checkpoint.async"), "only with checkpoint.every_steps above 0, or keep_best: else the "
+                                                 "last step and early ends alone are saved");
 }
 
 }  // namespace

@@ -62,7 +62,7 @@ TEST(Deck, ReadsTheSmallestDeck) {
 /// A deck that gives every key.
 constexpr const char* every_key = R"(
 schema_version: 1
-run: {name: all, seed: 18446744073709551615, steps: 200, mfu_peak: 1.5, threads: 3, log_every: 50}
+run: {name: all, seed: 18446744073709551615, steps: 200, mfu_peak: 1.5, threads: 3, log_every: 50, stop_after: 6}
 model:
   {layers: 4, hidden: 256, heads: 4, kv_heads: 2, head_dim: 32, ffn: 700, seq_len: 128, norm: rms,
    norm_eps: 1e-6, qk_norm: true, position: rotary, rope_base: 5.0e5, activation: swiglu, bias: true, qkv_bias: true,
@@ -74,7 +74,8 @@ model:
          balance_over: batch}}
 recompute: {mode: selective, modules: [mlp, moe]}
 data: {kind: tokens, root: ../corpus, files: [a.bin, "b c.bin"], mixture: [1, 1], eval_fraction: 0, shuffle: false,
-       eval_files: [val.bin], tokenizer: ../tok.json, eval_windows: tail, eval_seed: 9}
+       eval_files: [val.bin], tokenizer: ../tok.json, eval_windows: tail, eval_seed: 9,
+       loss_mask: true, documents: apart}
 batch: {global: 32, micro: 4}
 eval: {every_steps: 50, batches: 3}
 routing: {every_steps: 5}
@@ -90,7 +91,8 @@ comm: {timeout_s: 7}
 checkpoint: {dir: out/all, every_steps: 7, keep_last: 3, keep_every: 21, expert_layout: discrete, io: direct,
              mpio_hints: {striping_factor: 8, romio_cb_write: "enable"}, async: false, quantized: true,
              init_from: runs/a, init_missing: [a.weight, b.weight], init_rows: [c.weight],
-             init_ignore_extra: true, init_other_tokenizer: true}
+             init_ignore_extra: true, init_other_tokenizer: true,
+             keep_best: true}
 debug: {replica_hash_every: 5, spot_check_every: 6, confirm_skips: never, trace: t.jsonl, profile: p.json}
 proof: {gather_overlap: false, wire: auto, cuts: tile, staging: auto, reduce_overlap: false, graph: false,
         copy_engines: false, share_gpu: true, mixed_hosts: true}
@@ -98,7 +100,7 @@ proof: {gather_overlap: false, wire: auto, cuts: tile, staging: auto, reduce_ove
 
 TEST(Deck, ReadsEveryKey) {
   const RunConfig config = sound(every_key).config;
-  EXPECT_EQ(config.run, (RunSection{"all", 18446744073709551615u, 200, 1.5, 3, 50}));
+  EXPECT_EQ(config.run, (RunSection{"all", 18446744073709551615u, 200, 1.5, 3, 50, 6}));
   const MoeConfig moe{8, 2, ExpertWeights::discrete, false, 0.5, 0.25, 300, 1, 3, 200, true, Scores::sigmoid,
                       RouterLogits::bf16, 2.5, 4, 2, true, 0.01, BalanceOver::batch};
   EXPECT_EQ(config.model, (ModelConfig{4, 256, 4, 2, 32, 700, 128, Norm::rms, Position::rotary, 5e5,
@@ -107,7 +109,7 @@ TEST(Deck, ReadsEveryKey) {
   EXPECT_EQ(config.recompute, (RecomputeConfig{RecomputeMode::selective,
                                                std::vector{RecomputeModule::mlp, RecomputeModule::moe}}));
   EXPECT_EQ(config.data, (DataConfig{DataKind::tokens, std::string("/corpus"), {"a.bin", "b c.bin"}, 0.0, false,
-                                     {"val.bin"}, "/tok.json", {1, 1}, EvalWindows::tail, 9}));
+                                     {"val.bin"}, "/tok.json", {1, 1}, EvalWindows::tail, 9, true, Documents::apart}));
   EXPECT_EQ(config.batch, (BatchConfig{32, 4}));
   EXPECT_EQ(config.routing, (RoutingConfig{5}));
   EXPECT_EQ(config.eval, (EvalConfig{50, 3}));
@@ -123,7 +125,7 @@ TEST(Deck, ReadsEveryKey) {
   EXPECT_EQ(config.checkpoint, (CheckpointConfig{std::string("out/all"), 7, 3, 21, ExpertLayout::discrete,
                                                  CheckpointIo::direct,
                                                  {{"romio_cb_write", "enable"}, {"striping_factor", "8"}}, false, true,
-                                                 "runs/a", {"a.weight", "b.weight"}, {"c.weight"}, true, true}));
+                                                 "runs/a", {"a.weight", "b.weight"}, {"c.weight"}, true, true, true}));
   EXPECT_EQ(config.debug, (DebugConfig{5, 6, ConfirmSkips::never, "t.jsonl", "p.json"}));
   EXPECT_EQ(config.proof, (ProofConfig{false, GatherWire::automatic, GatherCuts::tile, GatherStaging::automatic, false,
                                        false, false, true, true}));
