@@ -87,7 +87,7 @@ void check_rule(const RunConfig& config, const std::string& key, const LayerRule
   const std::string why =
       !head ? "" : config.model.tied_head ? ", and a tied head is the token embedding, which stays in bf16"
                                           : ", and the head is in no block: leave blocks out";
-  found.push_back({{key, key + ".modules", key + ".blocks"},
+  found.push_back({{key, key + ".modules", key + ".blocks", "model.moe"},
                    fmt::format("matches no matrix{}: the model has {} in blocks 0 to {}; change the rule, or leave it "
                                "out",
                                why, fmt::join(there, ", "), layers - 1)});

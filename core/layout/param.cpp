@@ -23,7 +23,7 @@ std::int64_t ParamSpec::real_elements() const {
 Treatment treatment_of(const ParamSpec& spec, const TreatmentRules& rules) {
   if (is_counted(spec.role)) return {.plain = DType::f32};
   if (spec.role == Role::head) return rules.of(spec.block, MatrixName::head);
-  return is_matrix(spec.role) ? rules.of(spec.block, spec.part) : rules.plain();
+  return is_matrix(spec.role) && spec.block >= 0 ? rules.of(spec.block, spec.part) : rules.plain();
 }
 
 bool ParamRegistry::quantizes() const {

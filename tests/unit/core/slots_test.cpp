@@ -7,7 +7,7 @@
 #include "core/recipe/recipe.hpp"
 #include "kernels/formats/registry.hpp"
 #include "tests/support/compare.hpp"
-#include "tests/support/tiny_gpt.hpp"
+#include "tests/support/flat_params.hpp"
 
 namespace tessera::test {
 namespace {

@@ -125,7 +125,7 @@ TEST(RecipeDeck, EachErrorHasItsPlace) {
 )");
   const List wanted{"d.yaml:7:12: precision.recipe.activatoin: unknown key",
                     "d.yaml:7:", "d.yaml:9:7: precision.layers[0].recipe: missing: a recipe is needed",
-                    "d.yaml:10:7: precision.layers[1]: \"bf16\" is not a rule, allowed {blocks"};
+                    "d.yaml:10:7: precision.layers[1]: bf16 is not a rule, allowed {blocks"};
   for (const std::string& text : wanted)
     EXPECT_TRUE(std::ranges::any_of(list, [&](const std::string& one) { return one.starts_with(text); }))
         << text << "\n" << testing::PrintToString(list);
@@ -157,7 +157,7 @@ TEST(RecipeDeck, RefusalsOfValuesNameTheirLine) {
       "d.yaml:13:16: precision.layers[0].blocks: \"first 5\" names no blocks",
       "d.yaml:13:16: precision.layers[0].blocks: \"4\" names no blocks",
       "d.yaml:14:7: precision.layers[1]: matches no matrix",
-      "d.yaml:15:59: precision.layers[2].recipe.weight.forward: fp8_block_1d has blocks of rows",
+      "d.yaml:15:61: precision.layers[2].recipe.weight.forward: fp8_block_1d has blocks of rows",
       "d.yaml:15:7: precision.layers[2]: matches no matrix, and the head is in no block",
   };
   for (const std::string& text : wanted)
