@@ -43,7 +43,7 @@ bool position_gradient(Stream&, const Gradient&, const Tensor&) { return false; 
 namespace tessera::gemm {
 
 Route route_of(const Product&) { return Route::decoded; }
-bool multiplies_codes(FormatId) { return false; }
+bool native_pair(Form, FormatId, FormatId) { return false; }
 
 }  // namespace tessera::gemm
 

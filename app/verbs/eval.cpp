@@ -2,9 +2,11 @@
 #include <chrono>
 #include <cmath>
 #include <numbers>
+#include <string>
 #include <string_view>
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include "app/cli/ranks.hpp"
 #include "app/training/loop/training.hpp"
@@ -25,12 +27,14 @@
 namespace tessera {
 namespace {
 
+std::string quoted(const std::string& text) { return nlohmann::json(text).dump(); }
+
 /// An evaluation, for its reader.
 struct Answer {
   std::string extent;  ///< what was evaluated, as text
   std::int64_t windows = 0, kept = 0, tokens = 0;
   std::int64_t bytes = 0;                 ///< that the tokens stand for; 0: unknown
-  std::string_view recipe, saved_recipe;  ///< of this evaluation; of the run that saved the weights, empty if unknown
+  std::string recipe, saved_recipe;  ///< of this evaluation; of the run that saved the weights, empty if unknown
 };
 
 void print(Format format, const StateCounters& counters, float loss, const Answer& answer) {
@@ -40,11 +44,11 @@ void print(Format format, const StateCounters& counters, float loss, const Answe
   if (format == Format::json)
     return fmt::print(
         "{{\"step\":{},\"eval_loss\":{},\"tokens\":{},\"perplexity\":{:.6g}{},\"eval_windows\":{},"
-        "\"eval_windows_kept\":{},\"eval_tokens\":{},\"recipe\":\"{}\"{}}}\n",
+        "\"eval_windows_kept\":{},\"eval_tokens\":{},\"recipe\":{}{}}}\n",
         counters.step, loss, counters.tokens, perplexity,
         known ? fmt::format(",\"bits_a_byte\":{:.6g},\"eval_bytes\":{}", bits, answer.bytes) : "", answer.windows,
-        answer.kept, answer.tokens, answer.recipe,
-        answer.saved_recipe.empty() ? "" : fmt::format(",\"checkpoint_recipe\":\"{}\"", answer.saved_recipe));
+        answer.kept, answer.tokens, quoted(answer.recipe),
+        answer.saved_recipe.empty() ? "" : fmt::format(",\"checkpoint_recipe\":{}", quoted(answer.saved_recipe)));
   const bool other = !answer.saved_recipe.empty() && answer.saved_recipe != answer.recipe;
   fmt::print("step {} | eval_loss {} | perplexity {:.6g}{} | {} | recipe {}{} | {} tokens trained on\n", counters.step,
              loss, perplexity, known ? fmt::format(" | {:.6g} bits a byte", bits) : "", answer.extent, answer.recipe,
@@ -57,8 +61,8 @@ std::vector<std::filesystem::path> saved(const GivenWeights& given) {
   return {given.path};
 }
 
-std::string_view saved_recipe(const GivenWeights& given) {
-  return saved(given).empty() ? "" : name_of(given.config.precision.recipe);
+std::string saved_recipe(const GivenWeights& given) {
+  return saved(given).empty() ? "" : recipe_text(given.config.precision);
 }
 
 /// Loads the weights, evaluates `batches` and prints the answer. Collective over the world.
@@ -121,7 +125,7 @@ int eval_deck(const EvalOptions& options, Mpi& mpi, Control& control) {
                            .kept = taken.kept,
                            .tokens = taken.tokens,
                            .bytes = config.data.kind == DataKind::text ? taken.tokens : 0,
-                           .recipe = name_of(config.precision.recipe),
+                           .recipe = recipe_text(config.precision),
                            .saved_recipe = saved_recipe(given)},
                           mpi, control);
 }
@@ -163,7 +167,7 @@ int eval_text(const EvalOptions& options, Mpi& mpi, Control& control) {
                            .kept = windows,
                            .tokens = tokens,
                            .bytes = measures.bytes,
-                           .recipe = name_of(config.precision.recipe),
+                           .recipe = recipe_text(config.precision),
                            .saved_recipe = saved_recipe(given)},
                           mpi, control);
 }

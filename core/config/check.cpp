@@ -5,7 +5,9 @@
 
 #include "core/config/batch_advice.hpp"
 #include "core/config/config.hpp"
+#include "core/config/treatments.hpp"
 #include "kernels/base/index.hpp"
+#include "kernels/formats/registry.hpp"
 
 namespace tessera {
 namespace {
@@ -195,7 +197,6 @@ void check_schedule(const OptimizerConfig& optimizer, std::int64_t steps, Findin
 
 /// Contradictions that concern full sharding only.
 void check_full_sharding(const RunConfig& config, Findings& found) {
-  const bool plain = config.precision.recipe == RecipeName::bf16;
   if (config.precision.primary_weights == PrimaryWeights::quantized && config.proof.wire == GatherWire::bf16)
     found.push_back({{"proof.wire", "sharding", "precision.primary_weights"},
                      "is bf16, and full sharding gathers what it keeps, which is codes: use wire auto, primary_weights "
@@ -204,7 +205,7 @@ void check_full_sharding(const RunConfig& config, Findings& found) {
     found.push_back({{"checkpoint.quantized", "sharding"},
                      "is true, and with sharding full no rank holds whole weights: leave it out and run `tessera "
                      "quantize` on model.h5, or use sharding optimizer"});
-  if (!plain && config.proof.cuts == GatherCuts::flat)
+  if (!coded_weights(config).empty() && config.proof.cuts == GatherCuts::flat)
     found.push_back({{"proof.cuts", "sharding"},
                      "is flat, and full sharding cuts what a recipe quantizes between rows of blocks: use cuts tile, "
                      "or sharding optimizer"});
@@ -229,8 +230,7 @@ void check_gather(const RunConfig& config, Findings& found) {
                                  name_of(config.gather.granularity))});
   if (config.proof.cuts == GatherCuts::flat && ships_both_copies(config))
     found.push_back({{"proof.cuts", "proof.wire"},
-                     fmt::format("is flat, and codes of {} travel by whole rows of blocks: use cuts tile, or wire bf16",
-                                 name_of(config.precision.recipe))});
+                     "is flat, and codes of mxfp8 travel by whole rows of blocks: use cuts tile, or wire bf16"});
 }
 
 void check_experts(const RunConfig& config, Findings& found) {
@@ -247,16 +247,20 @@ void check_experts(const RunConfig& config, Findings& found) {
                                  expert, moe->experts, one_of(divisors(moe->experts)))});
 }
 
+/// Why weights have no codes, where `key` asks for them.
+std::string no_codes_text(const RunConfig& config, const std::string& key) {
+  if (!quantizes(config)) return "recipe bf16 quantizes no weight: leave " + key + " out, or choose another recipe";
+  return "no weight is held as codes, since none has one format for both of its products: leave " + key +
+         " out, or give weights one format";
+}
+
 void check_precision(const RunConfig& config, Findings& found) {
   const PrecisionConfig& precision = config.precision;
-  const bool plain = precision.recipe == RecipeName::bf16;
-  if (!plain && precision.compute == Compute::fp32)
-    found.push_back({{"precision.recipe", "precision.compute"},
-                     fmt::format("{} quantizes bf16 values: use compute bf16, or recipe bf16",
-                                 name_of(precision.recipe))});
+  const bool plain = coded_weights(config).empty();
+  check_treatments(config, found);
   if (plain && precision.primary_weights == PrimaryWeights::quantized)
     found.push_back({{"precision.primary_weights", "precision.recipe"},
-                     "recipe bf16 quantizes no weight: leave primary_weights out, or choose another recipe"});
+                     no_codes_text(config, "primary_weights")});
   if (precision.quantize_head && config.model.tied_head)
     found.push_back({{"precision.quantize_head", "model.tied_head"},
                      "a tied head is the token embedding, which stays in bf16: use tied_head false, or leave it out"});
@@ -268,10 +272,13 @@ void check_precision(const RunConfig& config, Findings& found) {
 
 void check_checkpoint(const RunConfig& config, Findings& found) {
   const CheckpointConfig& checkpoint = config.checkpoint;
-  const bool plain = config.precision.recipe == RecipeName::bf16;
-  if (checkpoint.quantized && plain)
-    found.push_back({{"checkpoint.quantized", "precision.recipe"},
-                     "recipe bf16 quantizes no weight: leave quantized out, or choose another recipe"});
+  if (checkpoint.quantized && coded_weights(config).empty())
+    found.push_back({{"checkpoint.quantized", "precision.recipe"}, no_codes_text(config, "quantized")});
+  if (const std::vector<FormatId> formats = coded_weights(config); checkpoint.quantized && formats.size() > 1)
+    found.push_back({{"checkpoint.quantized", "precision.layers", "precision.recipe"},
+                     fmt::format("is true, and weights are held in {} formats, {} and {} among them: the file has one; "
+                                 "leave quantized out and run `tessera quantize` on model.h5",
+                                 formats.size(), traits_of(formats[0]).name, traits_of(formats[1]).name)});
   if (checkpoint.async && checkpoint.io == CheckpointIo::mpio)
     found.push_back({{"checkpoint.io", "checkpoint.async"},
                      "is mpio, and no thread beside training may use MPI: use io direct, or leave io or async out"});
@@ -319,6 +326,7 @@ Findings check(const RunConfig& config) {
 
 Findings advise(const RunConfig& config) {
   Findings found;
+  advise_treatments(config, found);
   if (config.proof.wire == GatherWire::bf16 && config.precision.primary_weights == PrimaryWeights::bf16)
     found.push_back({{"proof.wire", "precision.primary_weights"},
                      "weights that are held in bf16 travel in it anyway"});

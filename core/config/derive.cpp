@@ -2,6 +2,7 @@
 
 #include "core/config/config.hpp"
 #include "core/config/travel.hpp"
+#include "core/config/treatments.hpp"
 #include "kernels/base/index.hpp"
 
 namespace tessera {
@@ -24,23 +25,22 @@ void derive_model(ModelConfig& model, DataKind data) {
   }
 }
 
-/// The format of the recipe's codes; bf16 has none.
-std::optional<FormatId> codes_of(const RunConfig& config) {
-  const RecipeName recipe = config.precision.recipe;
-  return recipe == RecipeName::bf16 ? std::nullopt : find_format(name_of(recipe));
-}
-
-Travel travel_of(const RunConfig& config) {
+Travel travel_of(const RunConfig& config, FormatId codes) {
   const WeightRules rules{config.precision.primary_weights, config.proof.wire, config.proof.staging, config.sharding};
-  return travel_of(codes_of(config), DType::bf16, rules);
+  return travel_of(codes, DType::bf16, rules);
 }
 
 }  // namespace
 
-bool stages_values(const RunConfig& config) { return travel_of(config) == Travel::bf16; }
+bool stages_values(const RunConfig& config) {
+  return std::ranges::any_of(coded_weights(config),
+                             [&](FormatId codes) { return travel_of(config, codes) == Travel::bf16; });
+}
 
 bool ships_both_copies(const RunConfig& config) {
-  return travel_of(config) == Travel::codes && copies_travel_apart(*codes_of(config));
+  return std::ranges::any_of(coded_weights(config), [&](FormatId codes) {
+    return travel_of(config, codes) == Travel::codes && copies_travel_apart(codes);
+  });
 }
 
 bool gathers_modules(const RunConfig& config) {
@@ -62,7 +62,7 @@ void derive(RunConfig& config) {
   using Modules = std::vector<RecomputeModule>;
   const bool selective = config.recompute.mode == RecomputeMode::selective;
   config.recompute.modules.fill(selective ? Modules{RecomputeModule::attention} : Modules{});
-  const bool plain = config.precision.recipe == RecipeName::bf16;
+  const bool plain = coded_weights(config).empty();
   config.precision.primary_weights.fill(plain ? PrimaryWeights::bf16 : PrimaryWeights::quantized);
   const bool tile = ships_both_copies(config) || (config.sharding == Sharding::full && !plain);
   config.proof.cuts.fill(tile ? GatherCuts::tile : GatherCuts::flat);

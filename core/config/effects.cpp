@@ -5,6 +5,7 @@
 #include <map>
 
 #include "core/config/keys.hpp"
+#include "core/config/treatments.hpp"
 #include "core/config/values.hpp"
 
 namespace tessera {
@@ -19,7 +20,10 @@ struct Effect {
 };
 
 bool rotary(const RunConfig& c) { return c.model.position == Position::rotary; }
-bool quantizes(const RunConfig& c) { return c.precision.recipe != RecipeName::bf16; }
+bool asks_for_formats(const RunConfig& c) {
+  return !c.precision.layers.empty() || c.precision.recipe != RecipeConfig(RecipeName::bf16);
+}
+bool holds_codes(const RunConfig& c) { return !coded_weights(c).empty(); }
 bool begins_with_weights(const RunConfig& c) { return !c.checkpoint.init_from.empty(); }
 bool evaluates(const RunConfig& c) { return c.data.eval_fraction > 0.0 || !c.data.eval_files.empty(); }
 bool evaluates_on_the_way(const RunConfig& c) { return evaluates(c) && c.eval.every_steps > 0; }
@@ -66,15 +70,13 @@ constexpr Effect effects[] = {
     {"data.eval_seed", "data.eval_fraction", "with eval_fraction above 0, or eval_files", evaluates},
     {"data.eval_seed", "data.eval_windows", "with eval_windows drawn",
      [](const RunConfig& c) { return !evaluates(c) || c.data.eval_windows == EvalWindows::drawn; }},
-    {"precision.quantize_head", "precision.recipe", "with a recipe other than bf16", quantizes},
-    {"precision.bf16_first", "precision.recipe", "with a recipe other than bf16", quantizes},
-    {"precision.bf16_last", "precision.recipe", "with a recipe other than bf16", quantizes},
-    {"precision.recipe", "precision.bf16_first", "on blocks that bf16_first and bf16_last leave to it",
-     [](const RunConfig& c) {
-       return !quantizes(c) || c.precision.quantize_head ||
-              c.precision.bf16_first + c.precision.bf16_last < c.model.layers;
-     }},
-    {"proof.cuts", "precision.recipe", "on weights that the recipe quantizes", quantizes},
+    {"precision.quantize_head", "precision.recipe", "with a recipe other than bf16",
+     [](const RunConfig& c) { return c.precision.recipe != RecipeConfig(RecipeName::bf16); }},
+    {"precision.bf16_first", "precision.recipe", "with a recipe other than bf16", asks_for_formats},
+    {"precision.bf16_last", "precision.recipe", "with a recipe other than bf16", asks_for_formats},
+    {"precision.recipe", "precision.bf16_first", "on blocks that bf16_first, bf16_last and layers leave to it",
+     [](const RunConfig& c) { return c.precision.recipe == RecipeName::bf16 || recipe_decides(c); }},
+    {"proof.cuts", "precision.recipe", "on weights that the recipe quantizes", holds_codes},
     {"reduce.bucket_mib", "sharding", "with sharding: optimizer: under full sharding gradients travel module by module",
      [](const RunConfig& c) { return c.sharding == Sharding::optimizer; }},
     {"optimizer.muon", "optimizer.matrices", "with matrices: muon",

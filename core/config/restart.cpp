@@ -18,7 +18,8 @@ struct Kept {
 /// Keys that may change, and change what is computed or evaluated: in a resumed run they are told of.
 bool is_told(const std::string& key) {
   constexpr std::string_view told[] = {"optimizer.",           "precision.recipe",        "precision.quantize_head",
-                                       "precision.bf16_first", "precision.bf16_last",     "model.moe.balance_coef",
+                                       "precision.bf16_first", "precision.bf16_last",     "precision.layers",
+                                       "model.moe.balance_coef",
                                        "model.moe.z_coef",      "model.moe.bias_rate",     "data.eval_files",
                                        "eval.batches"};
   return std::ranges::any_of(told, [&](std::string_view one) { return key.starts_with(one); });

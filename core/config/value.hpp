@@ -63,7 +63,9 @@ inline std::string allowed_text(const Range& range) { return range.text(); }
 std::string joined(const std::vector<std::string>& words, const char* separator);
 
 template <class T, class Rule> std::string allowed_for(const Rule& rule) {
-  if constexpr (std::is_same_v<Rule, OneOf>) return joined(choices_of<T>(), " | ");
+  if constexpr (requires { T::allowed; }) return T::allowed;
+  else if constexpr (requires { T::value_type::allowed; }) return "[" + std::string(T::value_type::allowed) + ", ...]";
+  else if constexpr (std::is_same_v<Rule, OneOf>) return joined(choices_of<T>(), " | ");
   else return allowed_text(rule);
 }
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/layout/dealing.hpp"
+#include "core/config/choices.hpp"
 #include "core/layout/param.hpp"
 #include "core/layout/ranks.hpp"
 #include "kernels/base/index.hpp"

@@ -84,7 +84,6 @@ GptShape GptShape::from(const RunConfig& config, const RankIn& experts) {
   if (const auto& moe = model.moe)
     shape.moe = moe_shape(*moe, experts, config.parallel.expert > 1 ? config.parallel.expert_room.get() : 0);
   shape.compute = config.precision.compute == Compute::bf16 ? DType::bf16 : DType::f32;
-  shape.recipe = recipe_of(config.precision);
   shape.accumulation = config.precision.fuse_wgrad ? Accumulation::fused : Accumulation::unfused;
   shape.keep = keep_rules(config.recompute);
   return shape;

@@ -4,7 +4,6 @@
 
 #include "core/config/config.hpp"
 #include "core/layout/ranks.hpp"
-#include "core/recipe/recipe.hpp"
 #include "kernels/attention/attention.hpp"
 #include "kernels/base/index.hpp"
 #include "kernels/moe/moe.hpp"
@@ -67,7 +66,6 @@ struct GptShape {
   std::optional<MoeShape> moe;
 
   DType compute = DType::bf16;
-  Recipe recipe;  ///< number formats of the factors of its products
   Accumulation accumulation = Accumulation::fused;
   KeepRules keep;
   /// Elements of logits that exist at once: the head works on as many rows of the batch at a time (at least one).

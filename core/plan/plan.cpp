@@ -7,20 +7,16 @@
 
 #include <fmt/format.h>
 
+#include "core/config/treatments.hpp"
 #include "core/data/sampler.hpp"
 #include "core/optim/muon.hpp"
 #include "core/plan/recorder.hpp"
+#include "core/recipe/recipe.hpp"
 #include "core/step/debug_memory.hpp"
 #include "core/step/decoder.hpp"
 #include "core/step/engine.hpp"
 
 namespace tessera {
-
-FormatRules format_rules(const RunConfig& config) {
-  const PrecisionConfig& precision = config.precision;
-  return {recipe_of(precision).weight, static_cast<int>(precision.bf16_first),
-          static_cast<int>(config.model.layers - precision.bf16_last), precision.quantize_head};
-}
 
 namespace {
 
@@ -76,7 +72,7 @@ struct DryModel {
 double flops(const RunPlan& plan, const KeepRules& keep) {
   GptShape shape = plan.model.shape();
   shape.keep = keep;
-  ParamRegistry same(format_rules(plan.config));
+  ParamRegistry same(treatment_rules(plan.config));
   DryModel dry(plan, DryRows::even);
   Gpt(same, shape).gradient(dry.pass(&dry.recorder), dry.micro_batch(plan.sizes.micro));
   return dry.device.tape().flops;
@@ -197,7 +193,7 @@ RunPlan laid_out(const RunConfig& config, int ranks, int rank) {
     problems.add(Exit::deck, finding.keys.front() + ": " + finding.text);
   problems.raise();
   const Ranks here = Ranks::in_world(ranks, rank, static_cast<int>(config.parallel.expert));
-  ParamRegistry registry(format_rules(config));
+  ParamRegistry registry(treatment_rules(config));
   Gpt model(registry, GptShape::from(config, here.experts));
   if (config.optimizer.matrices == MatrixRule::muon) problems_with_muon(registry).raise();
   ParamLayout layout = ParamLayout::build(registry, layout_rules(config, here));

@@ -34,9 +34,6 @@ struct RunPlan : StepPlan {
   gemm::Routes routes{};  ///< routes (native or decoded) of a step's products of codes
 };
 
-/// Which of a model's matrices `config` (derived) holds as codes. Pure.
-FormatRules format_rules(const RunConfig& config);
-
 /// All reasons to refuse a run of `config` (derived) on `ranks` ranks, each with its keys. Pure.
 std::vector<Finding> refusals(const RunConfig& config, int ranks);
 

@@ -1,10 +1,15 @@
 #include <algorithm>
 #include <numeric>
+#include <set>
+#include <string>
+#include <utility>
 
 #include <fmt/format.h>
 
 #include "core/config/batch_advice.hpp"
+#include "core/config/treatments.hpp"
 #include "core/plan/plan.hpp"
+#include "core/recipe/recipe.hpp"
 #include "kernels/attention/attention.hpp"
 #include "kernels/gemm/gemm.hpp"
 
@@ -40,52 +45,69 @@ void add_batch_findings(const RunConfig& config, int ranks, std::vector<Finding>
                         "micro-batches: use staging ring or auto"});
 }
 
-/// Refuses matrices whose shape the recipe's format does not take, naming each dataset once, in the first block with
-/// it.
-void add_matrix_findings(const RunConfig& config, const Recipe& recipe, std::vector<Finding>& findings) {
-  ParamRegistry registry(format_rules(config));
-  Gpt(registry, GptShape::from(config));
-  int first_block = -2;
+/// What refusals call a treatment: the recipe's name, or its formats.
+std::string name_of(const Treatment& treatment) {
+  for (const Recipe& recipe : recipes())
+    if (recipe.treatment == treatment) return std::string(recipe.name);
+  return text_of(treatment);
+}
+
+/// Refuses matrices whose shape their formats do not take, naming one of those that are alike.
+void add_matrix_findings(const ParamRegistry& registry, std::vector<Finding>& findings) {
+  std::set<std::string> told;
   for (const Dataset& dataset : registry.datasets()) {
     const ParamSpec& spec = registry[dataset.params.front()];
-    if (!spec.format.codes) continue;
-    if (first_block == -2) first_block = spec.block;
-    const bool repeated = spec.block != first_block && spec.block >= 0;
-    if (repeated || (spec.member[0] % recipe.matrix == 0 && spec.member[1] % recipe.matrix == 0)) continue;
+    const Multiples of = multiples_of(spec.treatment);
+    if (spec.member.rank() != 2 || (spec.member[0] % of.out == 0 && spec.member[1] % of.in == 0)) continue;
+    const std::string sides =
+        of.out == of.in ? fmt::format("sides are multiples of {}", of.out)
+                        : fmt::format("rows are a multiple of {} and columns of {}", of.out, of.in);
+    const std::string shape = fmt::format("{} {} {} [{}, {}]", name_of(spec.treatment), name_of(spec.part),
+                                          static_cast<int>(spec.role), spec.member[0], spec.member[1]);
+    if (!told.insert(shape).second) continue;
     findings.push_back({{"precision.recipe", "model.hidden", "model.ffn", "model.heads"},
-                        fmt::format("{} takes matrices whose sides are multiples of {}, and {} is [{}, {}]: change the "
-                                    "model's sizes, or use recipe bf16",
-                                    recipe.name, recipe.matrix, spec.canonical.name, spec.member[0], spec.member[1])});
+                        fmt::format("{} takes matrices whose {}, and {} is [{}, {}]: change the model's sizes, or use "
+                                    "recipe bf16",
+                                    name_of(spec.treatment), sides, spec.canonical.name, spec.member[0],
+                                    spec.member[1])});
   }
 }
 
-/// Refuses numbers of tokens in a micro-batch that the recipe does not take.
-void add_row_findings(const RunConfig& config, const Recipe& recipe, std::vector<Finding>& findings) {
+/// Refuses numbers of tokens in a micro-batch that some matrix's formats do not take.
+void add_row_findings(const RunConfig& config, std::vector<Finding>& findings) {
   const std::int64_t micro = config.batch.micro, length = config.model.seq_len, tokens = micro * length;
-  if (micro <= 0 || length <= 0 || tokens % recipe.rows == 0) return;
-  const std::int64_t unit = recipe.rows / std::gcd(length, recipe.rows), below = micro / unit * unit;
-  const std::int64_t of_length = recipe.rows / std::gcd(micro, recipe.rows), shorter = length / of_length * of_length;
+  std::string recipe;
+  std::int64_t rows = 1;
+  for (const auto& [treatment, which] : treated_alike(config))
+    if (const std::int64_t of = multiples_of(treatment).rows; of > rows) {
+      rows = of;
+      recipe = name_of(treatment);
+    }
+  if (micro <= 0 || length <= 0 || tokens % rows == 0) return;
+  const std::int64_t unit = rows / std::gcd(length, rows), below = micro / unit * unit;
+  const std::int64_t of_length = rows / std::gcd(micro, rows), shorter = length / of_length * of_length;
   const auto nearest = [](std::int64_t low, std::int64_t step) {
     return low > 0 ? fmt::format("{} or {}", low, low + step) : fmt::format("{}", low + step);
   };
   findings.push_back({{"batch.micro", "model.seq_len", "precision.recipe"},
                       fmt::format("{} takes micro-batches of a multiple of {} tokens, and {} x seq_len {} is {}: use "
                                   "batch.micro {}, or model.seq_len {}",
-                                  recipe.name, recipe.rows, micro, length, tokens, nearest(below, unit),
+                                  recipe, rows, micro, length, tokens, nearest(below, unit),
                                   nearest(shorter, of_length))});
 }
 
-/// Refusals by the recipe's formats, for a model that is otherwise valid.
+/// Refusals by number formats, for a model that is otherwise valid.
 void add_recipe_findings(const RunConfig& config, std::vector<Finding>& findings) {
-  const Recipe& recipe = recipe_of(config.precision);
-  if (!recipe.activation) return;
   const auto of_model = [](const Finding& finding) {
     return std::any_of(finding.keys.begin(), finding.keys.end(),
                        [](const std::string& key) { return key.starts_with("model.") || key == "precision.compute"; });
   };
   const bool sound = std::none_of(findings.begin(), findings.end(), of_model);
-  add_row_findings(config, recipe, findings);
-  if (sound) add_matrix_findings(config, recipe, findings);
+  add_row_findings(config, findings);
+  if (!sound || !quantizes(config)) return;
+  ParamRegistry registry(treatment_rules(config));
+  Gpt(registry, GptShape::from(config));
+  add_matrix_findings(registry, findings);
 }
 
 /// Refusals of heads that this back end's attention does not take.

@@ -112,7 +112,7 @@ class Engine {
   void gather_sums();
   Pass pass(GradientSink* gradients, std::int64_t round = 0);
   /// Whether the recipe quantizes anything: only then can a saturating format hide a value that is not finite.
-  bool quantizes() const { return static_cast<bool>(plan_.model.shape().recipe.activation); }
+  bool quantizes() const { return plan_.registry.quantizes(); }
   bool replayable() const;
   void require_room(const StepReport& report) const;
 

@@ -1,10 +1,14 @@
 #pragma once
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "io/deck/tree.hpp"
 
 namespace tessera {
+
+/// Turns a word in the place of a value with keys into those that it is short for, if `key` has such a value.
+void expand_short_form(Node& word, std::string_view key);
 
 /// The decks that a deck builds on.
 struct Bases {

@@ -41,6 +41,9 @@ struct Node::Entry {
   Node value;
 };
 
+/// Turns a word into the map that it is short for: each of `keys` with that word.
+void expand(Node& word, const std::vector<std::string>& keys);
+
 /// Parses a YAML text of one document. Refuses what a deck does not need, so that no text can do harm: bytes that are
 /// not UTF-8, anchors and aliases, tags, keys that are not words, deep nesting, several documents.
 Node parse_yaml(const std::string& text, Complaints& complaints);

@@ -63,7 +63,7 @@ concept Format = requires(float amax, float tensor_amax, TensorScale tensor, typ
   { F::agreement } -> std::convertible_to<Agreement>;
   { F::tensor_amax } -> std::convertible_to<bool>;  // scales depend on the amax of the whole matrix
   { F::leaves_alpha } -> std::convertible_to<bool>;  // factors of products lack the tensor's scale
-  { F::hadamard } -> std::convertible_to<bool>;     // activations are rotated before the columnwise copy
+  { F::hadamard } -> std::convertible_to<bool>;     // takes rotation of columnwise copies, random rounding
   { F::scale_layout(Side::rowwise) } -> std::same_as<ScaleLayout>;
   { F::tensor_scale(tensor_amax) } -> std::same_as<TensorScale>;
   { F::encoding(amax, tensor) } -> std::same_as<Encoding<typename F::Scale>>;

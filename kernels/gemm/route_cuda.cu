@@ -61,9 +61,9 @@ Route route_of(const Product& p) {
   return whole && is_native(p) ? Route::native : Route::decoded;
 }
 
-bool multiplies_codes(FormatId a) {
-  if (a == x) return has_fp8_blocks() || has_grouped_fp8();
-  return (a == e4m3 || a == e5m2) && has_fp8_tensors();
+bool native_pair(Form form, FormatId a, FormatId b) {
+  const Product p{.form = form, .a = a, .b = b};
+  return fp8_blocks(p) ? has_fp8_blocks() || has_grouped_fp8() : fp8_tensors(p) && has_fp8_tensors();
 }
 
 }  // namespace tessera::gemm

@@ -10,9 +10,19 @@ namespace tessera {
 /// Whether fp32 values are rounded to bf16 before they are quantized (every weight), or taken as given.
 enum class Precision : std::uint8_t { bf16_first, as_given };
 
-/// The role of the values. A format with a Hadamard rotation rotates the columnwise copies of activations and of
-/// gradients, and rounds both copies of gradients stochastically.
-enum class Purpose : std::uint8_t { weight, activation, gradient };
+/// The role of the values, and what is done to them in formats that take it (Format::hadamard): the columnwise copy is
+/// rotated (Hadamard), both copies are rounded stochastically. The constants are what recipes of such formats do.
+struct Purpose {
+  enum class Role : std::uint8_t { weight, activation, gradient };
+  Role role;
+  bool rotates = false, draws = false;
+
+  static const Purpose weight, activation, gradient;
+  bool operator==(const Purpose&) const = default;
+};
+inline constexpr Purpose Purpose::weight{Role::weight};
+inline constexpr Purpose Purpose::activation{Role::activation, true};
+inline constexpr Purpose Purpose::gradient{Role::gradient, true, true};
 
 /// Launches of quantizers on a stream so far (state of a stream, Stream::library), by what was quantized. Columnwise
 /// copies derived from rowwise ones count as weights.

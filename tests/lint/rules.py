@@ -112,7 +112,7 @@ RULES = [
 ]
 
 # Folders of core/, lowest first: each may include those above it in this list, but not others of its own row.
-CORE_ORDER = [("config",), ("recipe",), ("layout",), ("state",), ("device",), ("comm",), ("params",), ("optim", "model", "data"), ("step",), ("plan",)]
+CORE_ORDER = [("recipe",), ("config",), ("layout",), ("state",), ("device",), ("comm",), ("params",), ("optim", "model", "data"), ("step",), ("plan",)]
 
 # Floors of core/params, lowest first: a file includes those of its own floor and below. A folder stands for its files;
 # param_sync for all parts of ParamSync.

@@ -39,7 +39,7 @@ struct Way {
 /// Parameters of odd sizes where their format takes them, an expert stack, and one ("unused") that no pass touches.
 /// Matrices have another format than the rest, so that the last buckets of both form groups of several uneven buckets.
 ParamRegistry odd_parameters(FormatId codes) {
-  ParamRegistry registry({.weight = {DType::bf16, codes}});
+  ParamRegistry registry(TreatmentRules{{.weight = {codes, codes}}});
   const bool odd = codes == formats::id_of<formats::Fp8Block>;
   const auto add = [&](const std::string& name, Shape shape, int members, Role role) {
     const Shape canonical = members > 1 ? Shape{members, shape[0], shape[1]} : shape;

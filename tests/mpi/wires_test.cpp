@@ -68,7 +68,7 @@ std::vector<Case> cases() {
 /// Parameters: matrices whose blocks fill neither patches nor slices, experts, one weight that no pass touches, and
 /// vectors. Formats that take any shape get odd shapes, with gaps between members.
 ParamRegistry parameters(FormatId format) {
-  ParamRegistry registry({.weight = {DType::bf16, format}});
+  ParamRegistry registry(TreatmentRules{{.weight = {format, format}}});
   const ParamRegistry::InBlock block(registry, 0);
   const auto add = [&](const std::string& name, Shape shape, int members, Role role) {
     const Shape canonical = members > 1 ? Shape{members, shape[0], shape[1]} : shape;
@@ -285,7 +285,7 @@ TEST(Wires, GathersMoveWhatTheFormatsSay) {
 
 /// `count` matrices and stacks of `experts` experts, in one bucket each.
 ParamRegistry many_parameters(FormatId format, int count, int experts) {
-  ParamRegistry registry({.weight = {DType::bf16, format}});
+  ParamRegistry registry(TreatmentRules{{.weight = {format, format}}});
   const ParamRegistry::InBlock block(registry, 0);
   for (int i = 0; i < count; ++i) {
     const std::string name = std::to_string(i);

@@ -6,7 +6,7 @@
 #include <cstdio>
 #include <utility>
 
-#include "core/recipe/recipe.hpp"
+#include "core/config/treatments.hpp"
 #include "io/checkpoint/branch.hpp"
 #include "io/checkpoint/folder.hpp"
 #include "io/checkpoint/storage.hpp"
@@ -22,7 +22,7 @@ namespace {
 /// quantized.h5: weights in the recipe's format, made from the masters as by `tessera quantize`.
 std::optional<DerivedFile> quantized_weights(const RunConfig& config) {
   if (!config.checkpoint.quantized) return std::nullopt;
-  const auto work_in = [format = *recipe_of(config.precision).weight.codes](const fs::path& folder) {
+  const auto work_in = [format = coded_weights(config).front()](const fs::path& folder) {
     QuantizeFileOptions options;
     options.in = folder / model_file;
     options.out = folder / quantized_file;

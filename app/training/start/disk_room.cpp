@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <system_error>
 
-#include "core/recipe/recipe.hpp"
+#include "core/config/treatments.hpp"
 #include "io/checkpoint/folder.hpp"
 #include "io/checkpoint/manifest.hpp"
 #include "io/checkpoint/room.hpp"
@@ -18,7 +18,7 @@ namespace {
 std::int64_t quantized_bytes(const RunPlan& plan) {
   if (!plan.config.checkpoint.quantized) return 0;
   constexpr std::int64_t copies = 2, bits_of_scales = 1;
-  const std::int64_t bits = copies * (traits_of(*recipe_of(plan.config.precision).weight.codes).bits + bits_of_scales);
+  const std::int64_t bits = copies * (traits_of(coded_weights(plan.config).front()).bits + bits_of_scales);
   std::int64_t bytes = 0;
   for (const StateTensor& tensor : plan.saved)
     if (tensor.slot == "model") bytes += tensor.shape.elements() * bits / 8;

@@ -49,7 +49,7 @@ RunRecord record_of(const PreparedRun& run, const RunRequest& request) {
   for (const Library& library : build.libraries) record.libraries[library.name] = library.version;
   record.threads_per_rank = config.run.threads;
   record.environment = allowed_environment();
-  record.recipe = name_of(config.precision.recipe);
+  record.recipe = recipe_text(config.precision);
   record.seed = config.run.seed;
   record.data_hash = run.corpus_hash();
   record.data_files = run.files();

@@ -75,7 +75,7 @@ std::string uneven_text(const RunPlan& plan) {
       "uneven:   a rank owns {:.3g} times the mean, and needs memory and receives gradients accordingly: "
       "weights of recipe {} are cut between rows of scale blocks, which are few for {}; use fewer "
       "ranks, a recipe with smaller blocks, or bf16\n",
-      ratio, name_of(plan.config.precision.recipe), counted(plan.ranks.world.size, "rank"));
+      ratio, recipe_text(plan.config.precision), counted(plan.ranks.world.size, "rank"));
 }
 
 }  // namespace tessera

@@ -13,6 +13,7 @@
 #include "app/training/tell/hosts_text.hpp"
 #include "app/training/tell/plan_schedule.hpp"
 #include "app/training/tell/summary.hpp"
+#include "core/config/treatments.hpp"
 #include "core/optim/rule.hpp"
 #include "core/params/planes.hpp"
 #include "io/metrics/console.hpp"
@@ -78,11 +79,9 @@ void add_mesh(nlohmann::ordered_json& json, const RunPlan& plan) {
 /// Calls f for the weights whose products take codes, once for each dataset.
 template <class F>
 void each_quantized(const RunPlan& plan, const F& f) {
-  const Recipe& recipe = plan.model.shape().recipe;
   for (const Dataset& dataset : plan.registry.datasets())
-    if (const ParamSpec& spec = plan.registry[dataset.params.front()]; spec.format.codes)
-      f(spec.canonical.name, name_of(spec.format), traits_of(recipe.activation.value()).name,
-        traits_of(recipe.gradient.value()).name);
+    if (const ParamSpec& spec = plan.registry[dataset.params.front()]; spec.treatment.quantizes())
+      f(spec.canonical.name, spec.treatment);
 }
 
 /// Calls f for the products of codes, once for each form and shape, with their routes.
@@ -90,9 +89,10 @@ template <class F>
 void each_route(const RunPlan& plan, const F& f) {
   constexpr const char* forms[] = {"forward", "input_gradient", "weight_gradient"};
   constexpr const char* routes[] = {"decoded", "native"};
-  std::set<std::tuple<gemm::Form, std::int64_t, std::int64_t, std::int64_t, std::int64_t>> seen;
+  using Shown = std::tuple<gemm::Form, std::int64_t, std::int64_t, std::int64_t, std::int64_t, gemm::Route>;
+  std::set<Shown> seen;
   for (const auto& [p, route] : plan.routes.of)
-    if (seen.emplace(p.form, p.m, p.n, p.k, p.experts).second)
+    if (seen.emplace(p.form, p.m, p.n, p.k, p.experts, route).second)
       f(forms[static_cast<int>(p.form)], p, routes[static_cast<int>(route)]);
 }
 
@@ -233,12 +233,11 @@ std::string plan_text(const RunPlan& plan) {
     for (BucketId b : plan.layout.groups()[g].buckets)
       text += fmt::format("  {:>3}  {}\n", g.value, bucket_text(plan, plan.layout.buckets()[b]));
   text += owners_text(plan);
-  bool headed = false;
-  each_quantized(plan, [&](const std::string& name, std::string_view weight, std::string_view x, std::string_view dy) {
-    if (!std::exchange(headed, true)) text += "products of codes\n";
-    text += fmt::format("  {}: weight {}, x {}, dy {}\n", name, weight, x, dy);
-  });
-  if (headed) text += "their routes: native by units that multiply codes, decoded to bf16 elsewhere\n";
+  if (plan.registry.quantizes()) text += "products of codes\n";
+  for (const auto& [treatment, which] : treated_alike(plan.config))
+    if (plan.registry.quantizes()) text += fmt::format("  {}: {}\n", which, text_of(treatment));
+  if (plan.registry.quantizes())
+    text += "their routes: native by units that multiply codes, decoded to bf16 elsewhere\n";
   each_route(plan, [&](const char* form, const gemm::Product& p, const char* route) {
     const std::string experts = p.experts > 0 ? fmt::format(" over {} experts", p.experts) : "";
     text += fmt::format("  {:<16} {} x {} x {}{}: {}\n", form, p.m, p.n, p.k, experts, route);
@@ -274,8 +273,11 @@ std::string plan_json(const RunPlan& plan, const std::optional<GranularityPeaks>
     json["hosts"] = {{"hosts", hosts}, {"bytes_inside", received.inside}, {"bytes_across", received.across}};
   }
   json["products"] = nlohmann::ordered_json::array();
-  each_quantized(plan, [&](const std::string& name, std::string_view weight, std::string_view x, std::string_view dy) {
-    json["products"].push_back({{"parameter", name}, {"weight", weight}, {"activation", x}, {"gradient", dy}});
+  each_quantized(plan, [&](const std::string& name, const Treatment& treatment) {
+    json["products"].push_back({{"parameter", name},
+                                {"weight", text_of(treatment.weight)},
+                                {"activation", text_of(treatment.activation)},
+                                {"gradient", text_of(treatment.gradient)}});
   });
   json["routes"] = nlohmann::ordered_json::array();
   each_route(plan, [&](const char* form, const gemm::Product& p, const char* route) {

@@ -8,6 +8,7 @@
 
 #include "app/cli/memory.hpp"
 #include "app/training/tell/plan_text.hpp"
+#include "core/config/treatments.hpp"
 #include "io/metrics/console.hpp"
 
 namespace tessera {
@@ -44,7 +45,7 @@ std::string work_text(const RunPlan& plan) {
   const double twice = plan.flops_per_step - plan.model_flops_per_step;
   if (twice > 0) text += fmt::format("; {} for recomputation", flop_text(twice));
   const PrecisionConfig& precision = plan.config.precision;
-  return text + fmt::format("; compute {}, recipe {}", name_of(precision.compute), name_of(precision.recipe));
+  return text + fmt::format("; compute {}, recipe {}", name_of(precision.compute), recipe_text(precision));
 }
 
 /// On how many ranks bits are the same, where that is more than one number of them: a line.
@@ -94,6 +95,14 @@ std::vector<CollectiveTotal> totals_of(std::span<const CollectiveCost> costs) {
   return totals;
 }
 
+std::string formats_text(const RunConfig& config) {
+  std::string text;
+  if (quantizes(config))
+    for (const auto& [treatment, which] : treated_alike(config))
+      text += fmt::format("formats:  {}: {}\n", which, text_of(treatment));
+  return text;
+}
+
 std::string summary_text(const RunPlan& plan) {
   const int rank = plan.ranks.world.rank;
   std::string text = fmt::format("model:    {}\nwork:     {}\n", model_text(plan), work_text(plan));
@@ -101,7 +110,7 @@ std::string summary_text(const RunPlan& plan) {
                       rank == 0 ? "" : fmt::format(" (rank {}, which needs most)", rank), parts_text(plan.memory));
   if (const std::int64_t snapshot = snapshot_bytes(plan))
     text += fmt::format("snapshot: {} of the host's memory a rank, for saves beside training\n", bytes_text(snapshot));
-  return text + fmt::format("received: {}\n{}", travel_text(plan), sums_text(plan));
+  return text + fmt::format("received: {}\n{}{}", travel_text(plan), sums_text(plan), formats_text(plan.config));
 }
 
 std::string verdict_text(const RunPlan& plan, std::int64_t memory) {

@@ -176,7 +176,7 @@ void Trace::write_row(const std::vector<std::uint64_t>& sums, Problems& problems
   row["overlapped"] = {{"gathers", overlapped.gathers - overlapped_.gathers},
                        {"reductions", overlapped.reductions - overlapped_.reductions}};
   overlapped_ = overlapped;
-  if (plan_.model.shape().recipe.activation)
+  if (plan_.registry.quantizes())
     row["quantize"] = {{"weights", row_.quantize.weights},
                        {"activations", row_.quantize.activations},
                        {"gradients", row_.quantize.gradients}};

@@ -19,11 +19,11 @@ Attention::Attention(ParamRegistry& registry, const std::string& name, const Gpt
       eps_(shape.eps),
       qkv_(registry, name + ".qkv",
            {shape.hidden, one_.columns(), initial_deviation, shape.bias || shape.qkv_bias, shape.accumulation,
-            shape.recipe, parts_of(one_)}),
+            MatrixName::attention_qkv, parts_of(one_)}),
       norms_(add_norms(registry, name, shape)),
       out_(registry, name + ".out",
            {one_.heads * one_.head_dim, shape.hidden, residual_deviation(shape.layers), shape.bias,
-            shape.accumulation, shape.recipe, {}}) {}
+            shape.accumulation, MatrixName::attention_out, {}}) {}
 
 std::optional<Attention::HeadNorms> Attention::add_norms(ParamRegistry& registry, const std::string& name,
                                                          const GptShape& shape) {

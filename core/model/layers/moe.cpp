@@ -1,5 +1,7 @@
 #include "core/model/layers/moe.hpp"
 
+#include <algorithm>
+
 #include "core/device/region.hpp"
 #include "core/model/layers/activate.hpp"
 #include "kernels/convert/convert.hpp"
@@ -7,13 +9,15 @@
 namespace tessera {
 namespace {
 
-ExpertsShape experts_shape(const GptShape& shape, std::int64_t in, std::int64_t out, double deviation) {
-  return {shape.moe.value(), in, out, deviation, shape.accumulation, shape.recipe, {}};
+ExpertsShape experts_shape(const GptShape& shape, MatrixName part, std::int64_t in, std::int64_t out,
+                           double deviation) {
+  return {shape.moe.value(), in, out, deviation, shape.accumulation, part, {}};
 }
 
 ExpertsShape inner_shape(const GptShape& shape) {
   ExpertsShape inner =
-      experts_shape(shape, shape.hidden, inner_width(shape.activation, shape.moe->ffn), initial_deviation);
+      experts_shape(shape, MatrixName::experts_up, shape.hidden, inner_width(shape.activation, shape.moe->ffn),
+                    initial_deviation);
   inner.parts = inner_parts(shape.activation, shape.moe->ffn);
   return inner;
 }
@@ -42,13 +46,13 @@ Moe::Moe(ParamRegistry& registry, const std::string& name, const GptShape& shape
       load_(add_counted(registry, name + ".router.load", Role::router_load, moe_)),
       up_(registry, name + ".experts", inner_name(activation_), inner_shape(shape)),
       down_(registry, name + ".experts", "down",
-            experts_shape(shape, ffn_, hidden_, residual_deviation(shape.layers))),
-      rows_(moe_, length_, up_.row_multiple()) {
+            experts_shape(shape, MatrixName::experts_down, ffn_, hidden_, residual_deviation(shape.layers))),
+      rows_(moe_, length_, std::max(up_.row_multiple(), down_.row_multiple())) {
   if (moe_.shared_ffn > 0) shared_.emplace(registry, name + ".shared", shape);
 }
 
 bool Moe::activates_in_quantizers() const {
-  return fits_quantizers(activation_, ffn_) && down_.computes_inputs() && up_.computes_inputs();
+  return fits_quantizers(activation_, ffn_) && down_.computes_activation() && up_.computes_gradient();
 }
 
 Factors::Input Moe::activated(const Saved& now) const {
@@ -126,7 +130,7 @@ void Moe::backward(const Call& call, const Tensor& dx, const Tensor& dy, const T
   {
     const Arena::Frame inner(call.arena);
     const Tensor drows = call.arena.temp(type_, arrived(saved).x.shape);  // of the answers, then of what was asked
-    const Tensor numbers = up_.draws() ? call.arena.temp(DType::i64, {drows.rows()}) : Tensor{};
+    const Tensor numbers = up_.draws() || down_.draws() ? call.arena.temp(DType::i64, {drows.rows()}) : Tensor{};
     {
       const Arena::Frame travelling(call.arena);
       const Tensor dweight = call.arena.temp(sum_type_, routing.weight.shape);

@@ -24,7 +24,7 @@ std::vector<FormatId> weight_formats() {
 
 /// Parameters: matrices and experts of random sizes that the format takes, with vectors between them.
 ParamRegistry random_registry(FormatId format, std::mt19937& random, int count) {
-  ParamRegistry registry({.weight = {DType::bf16, format}});
+  ParamRegistry registry(TreatmentRules{{.weight = {format, format}}});
   const ParamRegistry::InBlock block(registry, 0);
   const FormatTraits traits = traits_of(format);
   const std::int64_t unit = traits.ragged ? 1 : std::max(traits.block.rows, traits.block.columns);
@@ -215,7 +215,8 @@ TEST(Parts, AreWhatTheSlicesElementsAreMadeInto) {
 }
 
 TEST(Parts, RefuseCutsInsideRowsOfBlocks) {
-  ParamRegistry registry({.weight = {DType::bf16, formats::id_of<formats::Mxfp8>}});
+  const FormatId mxfp8 = formats::id_of<formats::Mxfp8>;
+  ParamRegistry registry(TreatmentRules{{.weight = {mxfp8, mxfp8}}});
   const ParamRegistry::InBlock block(registry, 0);
   registry.add({"m", {96, 96}, 1, Role::matrix, {}, {"m", {96, 96}, 0}});
   Device device(Device::Kind::measuring);

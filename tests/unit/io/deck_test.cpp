@@ -80,8 +80,12 @@ batch: {global: 32, micro: 4}
 eval: {every_steps: 50, batches: 3}
 routing: {every_steps: 5}
 sample: {tokens: 0, prompt: "The \"one\"\n", every_steps: 20}
-precision: {compute: bf16, recipe: mxfp8_2d, primary_weights: bf16, fuse_wgrad: false, quantize_head: false,
-            bf16_first: 1, bf16_last: 2}
+precision:
+  {compute: bf16, primary_weights: bf16, fuse_wgrad: false, quantize_head: false, bf16_first: 1, bf16_last: 2,
+   recipe: {base: mxfp8_2d, weight: {forward: nvfp4, dgrad: nvfp4}, activation: {forward: bf16, wgrad: fp8_block},
+            gradient: {dgrad: mxfp8, wgrad: fp8_tensor_e5m2}, rounding: {weight: nearest, activation: nearest,
+            gradient: nearest}, hadamard: {forward: false, dgrad: false, wgrad: false}},
+   layers: [{blocks: ["1"], modules: [attention.out], recipe: bf16}]}
 gather: {granularity: auto}
 reduce: {bucket_mib: 0.25, order: rank}
 optimizer: {matrices: muon, lr: 1e-3, beta1: 0.8, beta2: 0.9, eps: 1e-6, weight_decay: 0, moments: bf16,
@@ -114,8 +118,15 @@ TEST(Deck, ReadsEveryKey) {
   EXPECT_EQ(config.routing, (RoutingConfig{5}));
   EXPECT_EQ(config.eval, (EvalConfig{50, 3}));
   EXPECT_EQ(config.sample, (SampleConfig{0, "The \"one\"\n", 20}));
-  EXPECT_EQ(config.precision, (PrecisionConfig{Compute::bf16, RecipeName::mxfp8_2d, PrimaryWeights::bf16, false, false,
-                                               1, 2}));
+  RecipeConfig recipe(RecipeName::mxfp8_2d);
+  recipe.weight = {FactorFormat::nvfp4, FactorFormat::nvfp4};
+  recipe.activation = {FactorFormat::bf16, FactorFormat::fp8_block};
+  recipe.gradient = {FactorFormat::mxfp8, FactorFormat::fp8_tensor_e5m2};
+  recipe.rounding.gradient = RoundingMode::nearest;
+  recipe.hadamard.wgrad = false;
+  const LayerRule rule{{"1"}, {ModuleName::attention_out}, RecipeName::bf16};
+  EXPECT_EQ(config.precision,
+            (PrecisionConfig{Compute::bf16, recipe, PrimaryWeights::bf16, false, false, 1, 2, {rule}}));
   EXPECT_EQ(config.gather, (GatherConfig{GatherGranularity::automatic}));
   EXPECT_EQ(config.reduce, (ReduceConfig{0.25, ReduceOrder::rank}));
   EXPECT_EQ(config.optimizer, (OptimizerConfig{MatrixRule::muon, 1e-3, 0.8, 0.9, 1e-6, 0,

@@ -121,7 +121,7 @@ TEST(FurtherFormat, IsDispatchedQuantizedAndDecodedByTheSameCode) {
       if (F::tensor_amax) return;  // a launch of its own comes first
       Quantized<F> q(device, m, x);
       q.each_patch(q.values, [](const auto& d, const auto& p) {
-        quantizer::host::quantize_patch<F, quantizer::Mode<quantizer::FromMaster, Purpose::weight>>(d, p);
+        quantizer::host::quantize_patch<F, quantizer::Mode<quantizer::FromMaster>>(d, p);
       });
       compare<F, Side::rowwise>(device, q, x);
       compare<F, Side::columnwise>(device, q, x);
