@@ -1,6 +1,7 @@
 #include "core/params/wires/codes.hpp"
 
 #include <algorithm>
+#include <iterator>
 
 namespace tessera {
 namespace {
@@ -79,7 +80,7 @@ void CodeShards::in_slots(const WireContext& context, Exchanges& exchanges) {
   std::vector<QuantizedMatrix> owned;
   for (const WireBucket& own : buckets_) {
     const Planes& planes = own.places.front();
-    for (QuantizedMatrix& matrix : owned_matrices_of(context, own, planes)) owned.push_back(std::move(matrix));
+    std::ranges::move(owned_matrices_of(context, own, planes), std::back_inserter(owned));
     const Bucket& bucket = context.bucket(own);
     require_one_owner(bucket);
     for (const Side side : {Side::rowwise, Side::columnwise})
@@ -95,7 +96,7 @@ void CodeShards::apart(const WireContext& context, Exchanges& exchanges) {
   if (traits_of(format_).tensor_amax) members_.emplace(context, buckets_);
   std::vector<QuantizedMatrix> owned;
   for (std::size_t i = 0; i < buckets_.size(); ++i)
-    for (QuantizedMatrix& matrix : keep(context, i, exchanges)) owned.push_back(std::move(matrix));
+    std::ranges::move(keep(context, i, exchanges), std::back_inserter(owned));
   owned_ = placed(context.device, QuantizeTable(format_, owned));
   for (const ProcessGroup processes : process_groups)
     if (members_ && members_->bits(processes).elements() > 0)
@@ -203,18 +204,11 @@ void CodeShards::stage(Stream& stream, std::span<const GroupId> groups) const {
 
 std::optional<DerivedArrays> CodeShards::derived(const WireContext& context) const {
   if (both_travel()) return std::nullopt;
-  const auto matrices = [&](std::size_t place, GroupId group) {
-    std::vector<QuantizedMatrix> all;
-    for (std::size_t i = 0; i < buckets_.size(); ++i) {
-      if (buckets_[i].group != group) continue;
-      const Planes& planes = buckets_[i].places[place];
-      const StoredArray& scales = cast_ ? block_scales_[i] : planes[PlaneKind::block_scales];
-      for (QuantizedMatrix& matrix : matrices_of(context, buckets_[i], planes, scales))
-        all.push_back(std::move(matrix));
-    }
-    return all;
+  const auto matrices = [&](std::size_t place, std::size_t i) {
+    const Planes& planes = buckets_[i].places[place];
+    return matrices_of(context, buckets_[i], planes, cast_ ? block_scales_[i] : planes[PlaneKind::block_scales]);
   };
-  return DerivedArrays(context, format_, buckets_.front().places.size(), DerivedFrom::codes, matrices);
+  return DerivedArrays(context, format_, buckets_, DerivedFrom::codes, matrices);
 }
 
 }  // namespace tessera
