@@ -430,7 +430,7 @@ class Locks(Faults):
 class Stopped(Runs):
     """A rank that stops, for ever or for a while."""
 
-    SECONDS = 30
+    SECONDS = 12
 
     def check_told(self, phase, rank):
         run = self.trial(f"stop-{phase}-{rank}")

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <tuple>
 #include <unistd.h>
 
 #include "app/training/loop/generation.hpp"
@@ -17,6 +18,7 @@
 #include "kernels/convert/convert.hpp"
 #include "kernels/digest/digest.hpp"
 #include "tests/support/on_device.hpp"
+#include "tests/support/tolerances.hpp"
 #include "tests/support/trial.hpp"
 
 namespace tessera {
@@ -207,8 +209,9 @@ TEST(Experts, TrainLikeOneGroup) {
     const Outcome parts = outcome_of(spread(config, p), false);
     ASSERT_EQ(parts.rows.size(), whole.rows.size());
     for (std::size_t i = 0; i < whole.rows.size(); ++i) {
-      EXPECT_NEAR(parts.rows[i].loss, whole.rows[i].loss, 1e-5 * whole.rows[i].loss) << "step " << i + 1;
-      EXPECT_NEAR(parts.rows[i].grad_norm, whole.rows[i].grad_norm, 1e-5 * whole.rows[i].grad_norm) << i + 1;
+      const auto& [found, wanted] = std::tie(parts.rows[i], whole.rows[i]);
+      EXPECT_NEAR(found.loss, wanted.loss, tolerances::fp32_order * wanted.loss) << "step " << i + 1;
+      EXPECT_NEAR(found.grad_norm, wanted.grad_norm, tolerances::fp32_order * wanted.grad_norm) << i + 1;
       EXPECT_FALSE(whole.rows[i].expert_rows);
       const double rows = parts.rows[i].expert_rows.value_or(-1);
       EXPECT_TRUE(rows >= 1 && rows <= static_cast<double>(p)) << rows;
@@ -325,8 +328,8 @@ TEST(Experts, DropNoTokenWhereAllGoToOneRank) {
     test::all_steps(biased(parts)->training(), into(rows));
     ASSERT_EQ(rows.size(), whole.size());
     for (std::size_t i = 0; i < rows.size(); ++i) {
-      EXPECT_NEAR(rows[i].loss, whole[i].loss, 1e-5 * whole[i].loss);
-      EXPECT_NEAR(rows[i].grad_norm, whole[i].grad_norm, 1e-5 * whole[i].grad_norm);
+      EXPECT_NEAR(rows[i].loss, whole[i].loss, tolerances::fp32_order * whole[i].loss);
+      EXPECT_NEAR(rows[i].grad_norm, whole[i].grad_norm, tolerances::fp32_order * whole[i].grad_norm);
     }
     EXPECT_EQ(rows.front().expert_rows, static_cast<double>(p)) << "the first rank holds both";
   }

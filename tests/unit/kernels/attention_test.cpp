@@ -6,16 +6,12 @@
 #include "tests/support/compare.hpp"
 #include "tests/support/norm.hpp"
 #include "tests/support/on_device.hpp"
+#include "tests/support/shown.hpp"
 
 namespace tessera {
 namespace {
 
 using namespace test;
-
-/// Tolerance: in bf16 softmax's weights are rounded before they multiply the values, half an ulp each, besides the
-/// result's own rounding.
-template <class T>
-constexpr double attention_tolerance = std::is_same_v<T, bf16> ? 6e-3 : sum_tolerance<T>;
 
 template <class T>
 std::vector<double> wide(const std::vector<T>& v) {
@@ -69,6 +65,7 @@ TYPED_TEST(Attention, AgreesWithTheReference) {
   using T = TypeParam;
   using A = Accumulator<T>;
   for (const AttentionShape& shape : shapes) {
+    SCOPED_TRACE(shown(shape.sequences, shape.length, shape.heads, shape.kv_heads, shape.head_dim));
     Case<T> c(shape);
     c.run();
     const auto qkv = wide(on_host<T>(c.device, c.qkv)), dout = wide(on_host<T>(c.device, c.dout));
@@ -111,6 +108,7 @@ TYPED_TEST(Attention, ATokenSeesNoneAfterIt) {
 TYPED_TEST(Attention, EqualOperandsGiveEqualBits) {
   using T = TypeParam;
   for (const AttentionShape& shape : {AttentionShape{3, 150, 4, 2, 16}, {2, 129, 4, 2, 32}, {2, 500, 4, 2, 128}}) {
+    SCOPED_TRACE(shown(shape.sequences, shape.length, shape.heads, shape.kv_heads, shape.head_dim));
     Case<T> c(shape);
     c.run();
     const auto out = on_host<T>(c.device, c.out), dqkv = on_host<T>(c.device, c.dqkv);
@@ -210,6 +208,7 @@ TYPED_TEST(Attention, RotaryTurnsPairsAndTurnsThemBack) {
   // Whole heads, and the first half, less, or a part that no vector ends with.
   for (const auto& [dim, turned] : {std::pair<int, int>{10, 10}, {48, 48}, {48, 24}, {64, 32}, {10, 6}, {24, 2}}) {
     const AttentionShape shape{2, 19, 3, 1, dim};
+    SCOPED_TRACE(shown(dim, turned));
     const auto values = uniform<T>(2 * 19 * shape.columns(), 4);
     const Tensor qkv = on_device(device, {2 * 19, shape.columns()}, values);
     const Tensor table = poisoned<A>(device, {19, turned});

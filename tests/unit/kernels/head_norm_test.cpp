@@ -6,6 +6,7 @@
 #include "tests/support/compare.hpp"
 #include "tests/support/norm.hpp"
 #include "tests/support/on_device.hpp"
+#include "tests/support/shown.hpp"
 
 namespace tessera {
 namespace {
@@ -33,6 +34,7 @@ void meets_the_reference(QkNormOver over) {
   const double eps = 1e-3;
   // More tokens than a block of sums; multi-query and grouped; odd sizes.
   for (const AttentionShape& shape : {AttentionShape{2, 19, 3, 1, 10}, AttentionShape{1, 70, 4, 2, 33}}) {
+    SCOPED_TRACE(shown(shape.sequences, shape.length, shape.heads, shape.kv_heads, shape.head_dim));
     Device device;
     Arena arena = device.arena(Category::activations, 1 << 20);
     Stream& stream = device.compute();

@@ -8,6 +8,7 @@
 #include "tests/support/compare.hpp"
 #include "tests/support/finite_differences.hpp"
 #include "tests/support/on_device.hpp"
+#include "tests/support/shown.hpp"
 
 namespace tessera {
 namespace {
@@ -53,6 +54,7 @@ TYPED_TEST_SUITE(CrossEntropy, test::Reals);
 TYPED_TEST(CrossEntropy, EqualsReferenceAndLeavesPaddingZero) {
   using T = TypeParam;
   for (const Size& size : sizes) {
+    SCOPED_TRACE(test::shown(size.rows, size.vocabulary, size.padded));
     Case<T> c(size, 4);
     const double scale = 0.25 * static_cast<double>(size.vocabulary);  // so that gradients are about 1
     const auto wanted =
