@@ -68,7 +68,8 @@ class Values : public ConfigVisitor<Values> {
 /// Documentation of `base`, a key of decks that RunConfig does not have: reading a deck resolves it.
 const KeyDoc base_doc = {KeyDoc::Kind::key, "base", "a text", "none", "the path of a deck", Restart::may_change,
                          "Another deck, as base: other.yaml, that gives what this one leaves out, key by key; lists "
-                         "are taken whole. Its path counts from this deck's folder; it may have a base of its own"};
+                         "are taken whole. Its path counts from this deck's folder; it may have a base of its own",
+                         {}};
 
 void print_key(const KeyDoc& doc, const Values& values) {
   fmt::print("{}\n  {}\n", doc.path, doc.help);
