@@ -481,7 +481,9 @@ batch: global micro
 eval: every_steps batches
 sample: tokens every_steps prompt
 routing: every_steps
-precision: compute recipe primary_weights fuse_wgrad quantize_head bf16_first bf16_last sharding
+precision: compute recipe base weight forward dgrad activation forward wgrad gradient dgrad wgrad rounding weight )"
+            R"(activation gradient hadamard forward dgrad wgrad primary_weights fuse_wgrad quantize_head bf16_first )"
+            R"(bf16_last layers blocks modules recipe sharding
 gather: granularity
 reduce: bucket_mib order
 optimizer: matrices lr beta1 beta2 eps weight_decay moments clip schedule )"
