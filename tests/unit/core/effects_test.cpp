@@ -168,8 +168,8 @@ TEST(Effects, AreExplained) {
   EXPECT_EQ(when_it_matters("run.seed"), "");
   EXPECT_EQ(when_it_matters("model.rope_base"), "only with position rotary (model.position)");
   EXPECT_EQ(when_it_matters("model.rope_scaling.factor"), "only with position rotary (model.position)");
-  EXPECT_EQ(when_it_matters("checkpoint.async"), "only with checkpoint.every_steps above 0, or keep_best: else the last "
-                                                 "step and early ends alone are saved");
+  EXPECT_EQ(when_it_matters("checkpoint.async"), "only with checkpoint.every_steps above 0, or keep_best: else the "
+                                                 "last step and early ends alone are saved");
 }
 
 }  // namespace
