@@ -375,6 +375,7 @@ class Inputs(Cli):
     FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "inputs")
     # Deck whose data must be made first, with settings that do without them.
     UNMADE = {"tokens/prose.yaml": ["--set", "data.tokenizer=", "--set", "sample.tokens=0", "--set", "model.vocab=4096"],
+              "tokens/sums.yaml": ["--set", "data.tokenizer="],
               "operation/new_tokens.yaml": ["--set", "data.tokenizer=", "--set", "sample.tokens=0"]}
 
     def decks(self):
