@@ -41,8 +41,8 @@ struct Node::Entry {
   Node value;
 };
 
-/// Parses a YAML text of one document. Refuses what a deck does not need, so that no text can do harm: bytes that are
-/// not UTF-8, anchors and aliases, tags, keys that are not words, deep nesting, several documents.
+/// Parses a YAML text of one document. Refuses what a deck does not need, so that no text can do harm. That is bytes
+/// that are not UTF-8, anchors and aliases, tags, keys that are not words, deep nesting, several documents.
 Node parse_yaml(const std::string& text, Complaints& complaints);
 
 /// Parses the value of a `--set` argument: YAML if it begins with [ { " or ', else plain text.

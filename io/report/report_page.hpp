@@ -26,7 +26,7 @@ struct RunReport {
 
 /// report.html: a self-contained page without scripts, fonts or pictures from elsewhere. Shows the starts; loss,
 /// gradient norm, throughput, learning rate and, with experts, their load and losses over the steps, with restarts and
-/// saves; the time by region; and the deck. Pure.
+/// saves. Shows the time by region; and the deck. Pure.
 std::string to_html(const RunReport& report);
 
 /// The steps of some runs' rows, for plots that begin and end alike; empty without rows.

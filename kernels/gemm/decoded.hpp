@@ -4,12 +4,12 @@
 
 namespace tessera::gemm {
 
-/// The alphas of a scaled product of codes, for Addresses::alpha: of each b of an expert, in the stream's workspace,
-/// made from the factors' amaxes by one launch. Valid until the next product on the stream.
+/// The alphas of a scaled product of codes, for Addresses::alpha. There is one of each b of an expert, in the stream's
+/// workspace, made from the factors' amaxes by one launch. Valid until the next product on the stream.
 Tensor alphas_of(Stream& stream, const Product& product, const Addresses& at);
 
 /// A product of codes turned into a product of bf16 values, for codes that no hardware unit multiplies. Each factor is
-/// decoded exactly to bf16 [rows, columns] in the stream's workspace, if it is not yet; the factors' tensor scales
+/// decoded exactly to bf16 [rows, columns] in the stream's workspace, if it is not yet. The factors' tensor scales
 /// become the product's alpha. Valid until the next product on the stream.
 class Decoded {
  public:

@@ -59,9 +59,9 @@ struct QuantizedMatrix {
 
 /// Table of matrices of one format that one launch quantizes: descriptors and a list of all units of work, in device
 /// memory. Make it once; the caller then copies image() to device memory of bytes() and names it by place(). The
-/// constructor throws Error{internal} with tensor, shape and rule: for shapes that a wanted side does not take; for
-/// missing, short, misaligned or overlapping buffers (of one matrix or of two, unless they are parts of one matrix with
-/// disjoint owned positions); for counts beyond 64 bits.
+/// constructor throws Error{internal} with tensor, shape and rule: for shapes that a wanted side does not take. So it
+/// does for missing, short, misaligned or overlapping buffers. (Of one matrix or of two, unless they are parts of one
+/// matrix with disjoint owned positions.) So too for counts beyond 64 bits.
 class QuantizeTable {
  public:
   QuantizeTable(FormatId format, std::span<const QuantizedMatrix> matrices);

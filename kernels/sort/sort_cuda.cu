@@ -1,4 +1,4 @@
-// A radix pass in three launches: blocks count the digits of their tiles; one block sums the counts up; warps place
+// A radix pass in three launches: blocks count the digits of their tiles; one block sums the counts up. Warps place
 // their positions 32 at a time, ranking equal digits of a warp by lane.
 #include "kernels/base/cuda.cuh"
 #include "kernels/base/index.hpp"

@@ -33,13 +33,13 @@ class LateReport {
   void resume(const StateCounters& counters);
   /// The gradient norm above which step `step`, the next to be enqueued, is a spike. Local.
   float norm_limit(std::int64_t step) const;
-  /// To be called when step `step` (from 1) has been enqueued, with the number of samples up to its end: passes on the
+  /// To be called when step `step` (from 1) has been enqueued, with the number of samples up to its end. Passes on the
   /// row of the step before. Throws like finish(). Collective over the world.
   void begun(std::int64_t step, std::int64_t samples, Turn turn);
   /// Calls `evaluate` and adds its result, if it gives one, to the row of the last step; returns whether it has. Reads
   /// that step's report first, since an evaluation uses the same memory. Collective over the world, like `evaluate`.
   bool evaluated(const std::function<std::optional<double>()>& evaluate);
-  /// To be called when something other than a step runs: the next step is timed from its own begin instead of from the
+  /// To be called when something other than a step runs. The next step is timed from its own begin instead of from the
   /// end of the step before. Local.
   void pause() { back_to_back_ = false; }
   /// Passes on the last step's row, if that is outstanding. Throws the sink's problems, on all ranks, and

@@ -20,7 +20,7 @@ std::vector<CollectiveTotal> totals_of(std::span<const CollectiveCost> costs);
 std::string flop_text(double flop);
 
 /// Summary of a plan on one screen, a line each: model, work, memory of the rank that needs most, bytes that a rank
-/// receives in a step; with reduce.order batch on how many ranks bits are the same.
+/// receives in a step. With reduce.order batch also on how many ranks bits are the same.
 std::string summary_text(const RunPlan& plan);
 
 /// One line that says whether the plan fits into `memory` bytes a rank: what is left, or what is missing and which

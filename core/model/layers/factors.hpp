@@ -8,10 +8,10 @@
 
 namespace tessera {
 
-/// Makes the factors of one weight's products, each by one launch, in the caller's arena.temp(): the values themselves
-/// if the recipe does not quantize the weight; codes of weights, and of activations and gradients if tensor cores
-/// multiply them; else activations and gradients by fake quantization (quantize-dequantize to bf16). The only place
-/// where a layer meets a recipe.
+/// Makes the factors of one weight's products, each by one launch, in the caller's arena.temp(). They are the values
+/// themselves if the recipe does not quantize the weight. Else they are codes of weights, and of activations and
+/// gradients if tensor cores multiply them. If not, these are activations and gradients by fake quantization
+/// (quantize-dequantize to bf16). The only place where a layer meets a recipe.
 class Factors {
  public:
   Factors(const ParamSpec& weight, const Recipe& recipe);

@@ -6,8 +6,8 @@
 namespace tessera {
 
 /// y = sum over the k chosen experts of weight times expert(x), each expert an Mlp without biases, + the shared
-/// expert's answer, if there is one; [M,C] to [M,C]. No token is dropped, so shapes are static: S rows sorted by
-/// expert, M k where the recipe quantizes none, else more: those of each expert begin at a multiple, with zeros
+/// expert's answer, if there is one; [M,C] to [M,C]. No token is dropped, so shapes are static. There are S rows sorted
+/// by expert, M k where the recipe quantizes none, else more: those of each expert begin at a multiple, with zeros
 /// between. With expert parallelism there is memory for the most rows that may arrive, and kernels work on those that
 /// do. Source: Mixtral (Jiang 2024); balance loss Switch (Fedus 2021), z-loss ST-MoE (Zoph 2022), rows to their
 /// experts' ranks and back GShard (Lepikhin 2020), selection bias (Wang 2024).
@@ -36,7 +36,7 @@ class Moe {
   bool activates_in_quantizers() const;
   /// What down multiplies.
   Factors::Input activated(const Saved& now) const;
-  /// Of the memory of what experts keep, the rows that there are.
+  /// The rows in use of the memory that experts keep for backward.
   Saved arrived(const Saved& saved) const;
   void route_tokens(const Call& call, const Tensor& x, const Routing& routing) const;
   /// Fills saved.x, the tokens' rows, with their experts' ranks; and what the shared expert saves, and its answer
