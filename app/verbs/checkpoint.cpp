@@ -74,8 +74,8 @@ Json listed(const fs::path& folder) {
 /// A number as the record of rows has it: the shortest decimal, or null.
 Json shortest(float value) { return std::isfinite(value) ? Json::parse(fmt::format("{}", value)) : Json(); }
 
-/// Adds to the rows of a run's checkpoints the losses of their steps, by the record of their line of steps, and marks
-/// the last valid one that the run has, and the best by evaluation.
+/// Adds to the rows of a run's checkpoints the losses of their steps, by the record of their line of steps. Marks the
+/// last valid one that the run has, and the best by evaluation.
 void add_losses(Json& rows, const fs::path& run) {
   std::map<std::string, std::map<std::int64_t, MetricsRow>> records;  // by file name
   Json *last = nullptr, *best = nullptr;

@@ -64,7 +64,7 @@ class Block {
   bool derived_;
 };
 
-/// Send and receive buffers of an all-to-all. An empty buffer gets an address of its own: if it had the other buffer's
+/// Send and receive buffers of an all-to-all. An empty buffer gets an address of its own. If it had the other buffer's
 /// address, Open MPI would take that for MPI_IN_PLACE, and a rank that receives nothing would send nothing.
 const void* send_buffer(const Tensor& t) {
   static const std::byte empty{};

@@ -246,7 +246,7 @@ void MpiWatch::leave(const std::string& why) {
     const Alarm alarm(std::chrono::seconds(12), Exit::communication, "");  // in case that it never ends
     if (before_leaving_) before_leaving_();
   }
-  // Not by MPI_Finalize, which unfinished operations may block or crash: UCX aborts if a message has not been received,
+  // Not by MPI_Finalize, which unfinished operations may block or crash. UCX aborts if a message has not been received,
   // or memory is still registered, and the launcher then reports the signal instead of our exit code.
   end_all(Exit::communication);
 }

@@ -52,7 +52,7 @@ class Descriptor {
 };
 
 /// What is said over a connection. hello: by a rank that connects; welcome: the answer; finished: the rank ends in
-/// order; leaves: the rank ends all with `code`; died: the rank has ended without a word.
+/// order. leaves: the rank ends all with `code`; died: the rank has ended without a word.
 enum class Kind : std::int32_t { hello, welcome, finished, leaves, died };
 struct Word {
   std::uint64_t token = 0;  ///< of this run: nobody else who connects is heard

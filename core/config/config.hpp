@@ -552,8 +552,8 @@ struct RunConfig {
 };
 
 /// Fills every derived key that the deck left open and that follows from the other keys. Four may stay open:
-/// run.threads (depends on the machine), data.root (on the deck's folder), model.vocab with token files, and
-/// model.head_dim if heads does not divide hidden.
+/// run.threads (depends on the machine), data.root (on the deck's folder), model.vocab with token files, model.head_dim
+/// if heads does not divide hidden.
 void derive(RunConfig& config);
 
 /// The smallest parallel.expert_room that suffices for any routing: each rank of an expert group sends a token at most

@@ -10,7 +10,7 @@
 
 namespace tessera {
 
-/// A value as a deck writes it: numbers as their shortest decimal that reads back to the same bits, text in double
+/// A value as a deck writes it. Numbers are their shortest decimal that reads back to the same bits; text is in double
 /// quotes with escapes, lists in brackets, maps in braces.
 std::string deck_text(double value);
 std::string deck_text(const std::string& value);

@@ -24,8 +24,8 @@ int ranks_of(ProcessGroup processes, const LayoutRules& rules) {
   return processes == ProcessGroup::dense ? rules.dense_ranks : rules.expert_ranks;
 }
 
-/// Whether a bucket takes no further dataset. A bucket of whole matrices takes about one matrix for each rank:
-/// otherwise few ranks would own and send all of it, and their network links would be the step's slowest.
+/// Whether a bucket takes no further dataset. A bucket of whole matrices takes about one matrix for each rank.
+/// Otherwise few ranks would own and send all of it, and their network links would be the step's slowest.
 bool full(const Bucket& bucket, const LayoutRules& rules) {
   if (rules.unit != GatherUnit::bucket || bucket.size.value < rules.bucket_elements) return false;
   if (bucket.key.owner != OwnerKind::whole_matrix) return true;

@@ -26,8 +26,8 @@ enum class Role : std::uint8_t {
 
 /// Whether a role is that of a block's matrix, or a stack of them: Muon steps these, and recipes quantize them.
 constexpr bool is_matrix(Role role) { return role == Role::matrix || role == Role::expert; }
-/// Whether a parameter's gradient is a count of what a step did, rather than a slope of the loss: it has no part in the
-/// gradient's norm, and a rule of its own.
+/// Whether a parameter's gradient is a count of what a step did, rather than a slope of the loss. Such a count has no
+/// part in the gradient's norm, and a rule of its own.
 constexpr bool is_counted(Role role) { return role == Role::router_bias || role == Role::router_load; }
 constexpr bool decays(Role role) {
   return role != Role::norm && role != Role::bias && role != Role::router && !is_counted(role);

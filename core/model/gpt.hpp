@@ -43,7 +43,7 @@ class Gpt {
   Sequence sequence(Stream& stream, Arena& arena, std::int64_t capacity) const;
   /// Appends ids, i32 [n], to `sequence`; unless `logits` [V] (fp32, fp64) is empty, writes there those of the token
   /// that follows. Each token is computed once, against the cached keys and values of those before. Its bits do not
-  /// depend on how the sequence was divided into calls, provided that a row of a matrix product has the same bits
+  /// depend on how the sequence was divided into calls. That requires that a row of a matrix product has the same bits
   /// whatever the other rows are.
   void extend(const Pass& pass, Sequence& sequence, const Tensor& ids, const Tensor& logits) const;
 

@@ -26,7 +26,7 @@ const Tensor& ParamSync::shard(BucketId bucket) const { return buckets_[bucket]-
 const Tensor& ParamSync::gradients(BucketId bucket) const { return buckets_[bucket]->gradients; }
 GradientState ParamSync::gradient_state(GroupId group) const { return groups_[group].gradients.state(); }
 
-/// Before a round's first write to its slot: ends the gather of bf16 that is staged there, and orders `stream` behind
+/// Before a round's first write to its slot. Ends the gather of bf16 that is staged there, and orders `stream` behind
 /// the collective that last read the slot.
 void ParamSync::claim_gradients(Stream& stream, const ParamGroup& group) {
   const Reduction& reduction = *rounds_.now(group.id);

@@ -7,8 +7,8 @@
 
 namespace tessera {
 
-/// Counts contributions to gradients in the rounds of a step by a schedule: the only place that knows which reduction
-/// they go to, and when it is complete. `schedule` and `layout` must outlive it.
+/// Counts contributions to gradients in the rounds of a step by a schedule. It is the only place that knows which
+/// reduction they go to, and when it is complete. `schedule` and `layout` must outlive it.
 class Rounds {
  public:
   Rounds(const SyncSchedule& schedule, const ParamLayout& layout)

@@ -57,8 +57,8 @@ std::int64_t bytes_of(const ParamRegistry& registry, const ParamLayout& layout, 
   return slot.peak();
 }
 
-/// Places a group's arrays in a slot: plain values, then rowwise arrays from below; columnwise arrays, if the payloads
-/// travel apart, from above, so that a visit of one payload leaves the other's memory free. Amaxes, on which ranks
+/// Places a group's arrays in a slot: plain values, then rowwise arrays from below. Columnwise arrays, if the payloads
+/// travel apart, lie from above, so that a visit of one payload leaves the other's memory free. Amaxes, on which ranks
 /// agree once a step, have permanent memory outside of the slot.
 void put(Device& device, const ParamRegistry& registry, const ParamLayout& layout, ParamGroup& group,
          const Tensor& slot) {

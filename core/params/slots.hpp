@@ -34,8 +34,8 @@ struct WeightSlot {
   std::int64_t launches_before = 0;
 };
 
-/// Where a group's bf16 is staged between stage and post-processing: nowhere, in the first halves of its own gradients,
-/// which nothing else may write meanwhile, or in a slot of the ring.
+/// Where a group's bf16 is staged between stage and post-processing. Nowhere; or in the first halves of its own
+/// gradients, which nothing else may write meanwhile; or in a slot of the ring.
 enum class StagedIn : std::uint8_t { nothing, gradients, ring };
 
 /// A group of buckets, the unit of all-gather and reduce-scatter, with its present state. ParamSync's own.

@@ -158,7 +158,7 @@ std::vector<Lifetime> lifetimes(const SyncInputs& of, const std::vector<GroupId>
 }
 
 /// Deals gradient slots; returns the slot of each group. A transient slot is free for a group if its last contribution
-/// comes before the first one of the group's predecessor: it is reduced while the predecessor accumulates.
+/// comes before the first one of the group's predecessor. Then it is reduced while the predecessor accumulates.
 IndexedBy<GroupId, int> deal_gradient_slots(const SyncInputs& of, SyncSchedule& schedule) {
   IndexedBy<GroupId, int> slot_of(of.layout.groups().size(), -1);
   for (const std::vector<GroupId>& groups : sharers(of, schedule)) {

@@ -40,16 +40,16 @@ class Engine {
   StateDict state();
   /// The same tensors, with present contents, and the counters of a fresh run. Does not wait. Local.
   StateDict fresh_state() const;
-  /// Restores a saved state, in place of initialise(): calls `fill` with the state and counters of a fresh run, all of
+  /// Restores a saved state, in place of initialise(). Calls `fill` with the state and counters of a fresh run, all of
   /// which it must write; passes exceptions of `fill` on. The first forward all-gathers weights. Collective over the
   /// world.
   void restore(const std::function<void(StateDict&)>& fill);
 
   /// One optimizer step: forward, backward, reduction, clip, update, publication. Only enqueues. The bits depend on its
   /// arguments and the state alone. Its report() can be read until the next step but one. With StepPlan::graph all but
-  /// the copies of tokens and report is RepeatedWork (captured and replayed), unless there is an observer, a recording
-  /// timeline, an exchange of rows (the host reads its counts), or a transport that needs the host. Collective over the
-  /// world.
+  /// the copies of tokens and report is RepeatedWork (captured and replayed). It is not if there is an observer, a
+  /// recording timeline, an exchange of rows (the host reads its counts), or a transport that needs the host.
+  /// Collective over the world.
   Turn step(const HostSequences& batch, const StepScalars& scalars);
   /// From now on computes every step that would be skipped once more, and calls `judge` before anything is updated. The
   /// host waits for each step's norm then, and steps are not captured. On all ranks. Local.
@@ -61,19 +61,19 @@ class Engine {
   /// Fault injection: faults of the next step on this rank, which is then neither captured nor replayed.
   void spoil_next(float value) { fault_ = value; }  ///< Pass::fault of its first micro-batch, whenever it is computed
   void redo_next() { redo_ = true; }                ///< drops its reduced gradients and makes them again; on all ranks
-  /// A machine's fault, in the step's first computation alone: infinity in the gradient of an activation, in the first
+  /// A machine's fault, in the step's first computation alone. Infinity in the gradient of an activation, in the first
   /// gradient written, or in this rank's shard of the first bucket once that is reduced. Faults that look sound: a
-  /// number in the gradient of an activation, or a bit of the mantissa in the first gradient written: in the step's own
+  /// number in the gradient of an activation, or a bit of the mantissa in the first gradient written. In the step's own
   /// computation, in that of a spot check for another rank, or in all.
   enum class Fault { activation, gradient, shard, number, bit, bit_for_another, bit_always };
   void fail_once(Fault where) { once_ = where; }
 
   /// Sums, norm and flags of that step or evaluation, the same on all ranks. Waits for the device. Throws
-  /// Error{numerical}, on all ranks, if more rows would have arrived at a rank's experts than there is room for: they
+  /// Error{numerical}, on all ranks, if more rows would have arrived at a rank's experts than there is room for. They
   /// were not sent, and the step's result is invalid. Local.
   StepReport report(Turn turn);
 
-  /// One pass of an evaluation: sums the cross-entropy over this rank's micro-batch, which may be padding in part or
+  /// One pass of an evaluation. Sums the cross-entropy over this rank's micro-batch, which may be padding in part or
   /// whole, and gathers all ranks' sums for the report. Changes no state; brings weights to Ready. Only enqueues. Its
   /// report() can be read until the next pass but one. Every rank must make the same number of passes. Collective over
   /// the world.

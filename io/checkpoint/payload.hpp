@@ -34,7 +34,7 @@ enum class On { calling_thread, tasks };
 
 /// Writes or reads by HDF5, which the calling thread calls, in the order of datasets. `stored` is equal on all ranks.
 /// By collective transfers every rank makes as many calls for a dataset as the rank with most, the last ones without
-/// elements; a rank that has failed goes on with such calls and throws at the end. Collective over the world, if
+/// elements. A rank that has failed goes on with such calls and throws at the end. Collective over the world, if
 /// transfers are.
 void move_payload(const std::vector<Window>& windows, const StoredTensors& stored, hdf5::Parallel::Transfer transfer,
                   const ParallelFiles& files, const SlabWork& work, On on);

@@ -52,7 +52,7 @@ IntegrityRow row_of(const StoredTensor& tensor);
 /// The tensors that a file's table names; `payload` is the same file. If the digest of its structure is the one that
 /// the manifest has `saved`, the file's index tells where they lie. Otherwise every dataset is opened, and an error
 /// names the one that is damaged. Throws Error{file} if table and datasets do not account for each other, or if a
-/// tensor reaches beyond the file; Error{environment} if it cannot be read now.
+/// tensor reaches beyond the file. Throws Error{environment} if it cannot be read now.
 std::vector<StoredTensor> tensors_of(const hdf5::File& file, const PosixFile& payload,
                                      const std::optional<std::string>& saved = std::nullopt);
 

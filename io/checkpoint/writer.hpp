@@ -38,7 +38,7 @@ class CheckpointWriter {
   /// of host memory meanwhile.
   std::string save(const std::filesystem::path& run, const StateDict& state, const Origin& origin);
 
-  /// Begins a save that a thread of each rank writes while training goes on: makes the files' structure and copies the
+  /// Begins a save that a thread of each rank writes while training goes on. Makes the files' structure and copies the
   /// state to `snapshot`, which stays untouched until the save has ended. For a writer without `parallel` and derived
   /// file, while no save is under way.
   void start(const std::filesystem::path& run, const StateDict& state, const Origin& origin, Snapshot& snapshot);

@@ -17,7 +17,7 @@ struct Bases {
   bool complete = true;            ///< whether all of them could be read
 };
 
-/// Removes `base: other.yaml` from a deck's tree and merges that deck's keys into it: this deck's keys win, sections
+/// Removes `base: other.yaml` from a deck's tree and merges that deck's keys into it. This deck's keys win, sections
 /// are merged key by key, a list is taken whole or not at all. The other deck may have a base of its own. Its path is
 /// relative to the folder of `path`, the deck's own. A base that cannot be read or includes itself becomes a complaint
 /// at the place of its `base` key.

@@ -188,8 +188,8 @@ Node* find_section(Node& root, std::string_view key) {
   return section;
 }
 
-/// Gives the keys and values of a stored deck that are retired the names of today, or drops them, and writes down what
-/// was built in when it was stored.
+/// Gives the keys and values of a stored deck that are retired the names of today, or drops them. Writes down what was
+/// built in when it was stored.
 void renew(Node& root, Complaints& complaints) {
   for (const Retired& old : retired()) {
     Node* const section = find_section(root, old.key);

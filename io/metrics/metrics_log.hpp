@@ -43,8 +43,8 @@ struct MetricsRow {
   std::int64_t restart = 0;  ///< number of times that the run has been resumed
 };
 
-/// The row as one JSON object without a newline, keys in the order above: fp32 values as their shortest decimal, times
-/// with three decimals, MFU with five; null if not finite.
+/// The row as one JSON object without a newline, keys in the order above. fp32 values are written as their shortest
+/// decimal, times with three decimals, MFU with five; null if not finite.
 std::string to_json(const MetricsRow& row);
 
 /// Reads the rows of a metrics.jsonl, in its order. Lines that are not rows are left out; null becomes NaN. Throws

@@ -31,8 +31,8 @@ Outcome outcome_of(const std::vector<MetricsRow>& rows);
 /// lacks a key (its section is absent) differs from those that have it.
 std::vector<std::string> differing_settings(const std::vector<ComparedRun>& runs);
 
-/// Comparison of runs side by side, what differs first: a text for a terminal, and a self-contained HTML page with
-/// losses, their differences to the first run's, and throughput over the steps, each run in its own colour. Pure.
+/// Comparison of runs side by side, what differs first. A text for a terminal, and a self-contained HTML page. That
+/// shows losses, their differences to the first run's, and throughput over the steps, each run in its own colour. Pure.
 std::string comparison_text(const std::vector<ComparedRun>& runs);
 std::string comparison_page(const std::vector<ComparedRun>& runs);
 /// The names of the runs that a page shows, in alphabetical order, as HTML; empty if it is no such page, or an older

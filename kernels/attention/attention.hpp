@@ -36,7 +36,7 @@ void attention_extend(Stream& stream, Arena& arena, const AttentionShape& shape,
                       const Tensor& cache, const Tensor& qkv, std::int64_t first);
 
 /// Llama 3's scaling of rotary positions for longer sequences: pairs that turn fewer than `low_freq_factor` times in
-/// `original_seq_len` positions are slowed down by `factor`; pairs that turn more than `high_freq_factor` times are
+/// `original_seq_len` positions are slowed down by `factor`. Pairs that turn more than `high_freq_factor` times are
 /// not; those between in part.
 struct RopeScaling {
   double factor = 1;  ///< 1: no pair is slowed down

@@ -29,7 +29,7 @@ constexpr bool agrees_on_blocks(Agreement a) {
 }
 
 /// Layout of a copy's scale array: each block's scale is repeated `repeat` times along rows and columns of the block
-/// grid; the array is then transposed or not, and padded with zeros to multiples of `pad`.
+/// grid. The array is then transposed or not, and padded with zeros to multiples of `pad`.
 struct ScaleLayout {
   Order order = Order::as_source;
   Block repeat, pad;

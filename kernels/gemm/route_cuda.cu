@@ -54,7 +54,7 @@ int processor() {
   return built_for[0] / 10;
 }
 
-// Native products need rows of 16 bytes in the factors and in the result; scale arrays need a column for every row of a
+// Native products need rows of 16 bytes in the factors and in the result. Scale arrays need a column for every row of a
 // factor, padded to a multiple of 4.
 Route route_of(const Product& p) {
   const bool whole = p.m % 8 == 0 && p.n % 8 == 0 && p.k % 16 == 0;

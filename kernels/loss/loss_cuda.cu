@@ -1,5 +1,6 @@
-// Cross entropy, one block of threads per row: online softmax (maximum and sum in one read), then a second read that
-// replaces the logits by their gradient. The second read comes from shared memory if two rows fit there, else from L2.
+// Cross entropy, one block of threads per row: online softmax (maximum and sum in one read). Then comes a second read,
+// which replaces the logits by their gradient. The second read comes from shared memory if two rows fit there, else
+// from L2.
 #include "kernels/base/bulk.cuh"
 #include "kernels/base/columns.cuh"
 #include "kernels/base/cuda.cuh"

@@ -38,8 +38,8 @@ struct ArrivalShape {
   std::int64_t share = 0;             ///< rows that each rank sends, and receives with even routing
   std::int64_t room = 0;              ///< largest number of rows that a rank can receive
   std::int64_t held() const { return experts / ranks; }
-  /// Number of rows of the experts' products, gaps included, that suffices for `arriving` rows with any routing; at
-  /// least row_multiple, so that no product is empty.
+  /// Number of rows of the experts' products, gaps included, that suffices for `arriving` rows with any routing. It is
+  /// at least row_multiple, so that no product is empty.
   std::int64_t rows(std::int64_t arriving) const {
     const std::int64_t spread = (arriving + held() * (row_multiple - 1)) / row_multiple * row_multiple;
     return spread > row_multiple ? spread : row_multiple;
@@ -61,8 +61,8 @@ struct DispatchStats {
 void route(Stream& stream, Arena& arena, const RouterShape& shape, const Routing& routing, const Tensor& logits,
            const Tensor& bias = {});
 
-/// Sums of the auxiliary losses over the micro-batch: *balance += sum over sequences of E sum_e f_e P_e, where P_e is
-/// the mean over tokens of an expert's score divided by the token's sum of scores, and *z += sum over tokens of
+/// Sums of the auxiliary losses over the micro-batch: *balance += sum over sequences of E sum_e f_e P_e. P_e is the
+/// mean over tokens of an expert's score divided by the token's sum of scores. Further *z += sum over tokens of
 /// log_sum^2 (doubles on the device, either may be null). Summed in double in a fixed order, whatever the number of
 /// threads; one value a sequence from `arena`.temp(), given back on return. f_e is the expert's share of the sequence's
 /// slots, or of all that `counted` [E] fp32 (fp64) holds, if that is not empty: 0 where it holds none.

@@ -62,9 +62,9 @@ class AdamWTable : public DeviceImage {
   View view_{};  ///< without addresses
 };
 
-/// Steps every run of the table in ONE launch, in place: t and the powers of beta advance, then g' = coefficient g;
-/// m = b1 m + (1-b1) g'; v = b2 v + (1-b2) g'^2; p -= lr ((m/c1) / (sqrt(v/c2) + eps) + wd p), c = 1 - beta^t. Computed
-/// in fp32 in the order written; bf16 moments are rounded once after use, and so is what goes to `rounded`. If
+/// Steps every run of the table in ONE launch, in place. First t and the powers of beta advance, then g' = coefficient
+/// g; m = b1 m + (1-b1) g'; v = b2 v + (1-b2) g'^2; p -= lr ((m/c1) / (sqrt(v/c2) + eps) + wd p), c = 1 - beta^t.
+/// Computed in fp32 in the order written; bf16 moments are rounded once after use, and so is what goes to `rounded`. If
 /// clip->skip is set nothing changes, nor does t. `clock`, `clip` and `rate` lie on the device. Orders on `stream`.
 /// Local. Source: Loshchilov and Hutter 2019.
 void adamw_step(Stream& stream, const AdamWCoefficients& coefficients, const AdamWTable& table, AdamWClock* clock,

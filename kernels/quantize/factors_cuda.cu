@@ -16,7 +16,7 @@ template <class Element>
 __device__ void round_run(Element, const float (&v)[run], float (&y)[run]) {
   decode_run(Element(), encode_run(Element(), v), y);
 }
-/// The same for E2M1: added to a power of two whose last bit is worth half a unit of its own binade, a magnitude is
+/// The same for E2M1. A power of two is added whose last bit is worth half a unit of its own binade. So a magnitude is
 /// rounded to the element's grid, ties to even. A product that is NaN has no sign, and becomes 6.
 __device__ inline void round_run(formats::E2M1, const float (&v)[run], float (&y)[run]) {
   constexpr std::uint32_t up = 22u << 23, least = 149u << 23;

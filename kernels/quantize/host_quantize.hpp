@@ -155,7 +155,7 @@ inline void quantize_tiles(const SourcePatch<typename M::Source>& x, const Descr
     if (d.side[1].data) store_transposed<typename F::Element>(d, p, codes, owned.begin, owned.end);
 }
 
-/// Formats without scales have no blocks: the elements of a row of patches are cut into equal runs, one a patch, and
+/// Formats without scales have no blocks. The elements of a row of patches are cut into equal runs, one a patch, and
 /// each patch stores the owned ones of its run.
 template <Format F, class Source>
 inline void store_plain(const Descriptor& d, const Patch& p) {

@@ -68,8 +68,8 @@ TESSERA_FN inline double power_of_two(int e) {
 }
 
 // Digit k of squares that are written as fixed-point numbers in units of 2^-300, with digits of 40 bits. All of it is
-// exact in fp64: a square has 48 bits; adding and subtracting 1.5 2^52 units of a digit rounds to that digit; and the
-// sum of a row's digits fits.
+// exact in fp64: a square has 48 bits; adding and subtracting 1.5 2^52 units of a digit rounds to that digit. The sum
+// of a row's digits fits.
 class Digit {
  public:
   static constexpr int bits = 40;

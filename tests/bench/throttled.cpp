@@ -1,5 +1,5 @@
-// Measures how much of a slow network's time overlaps with computation: times a training step whose collectives take
-// latency + bytes/bandwidth, one at a time, and compares it with its computation alone (nothing moves) and its
+// Measures how much of a slow network's time overlaps with computation. Times a training step whose collectives take
+// latency + bytes/bandwidth, one at a time. Compares it with its computation alone (nothing moves) and its
 // communication alone (by that formula). Ranks share the machine, so the computation alone runs on all at once.
 //
 //   mpiexec -n RANKS throttled [STEPS]

@@ -11,6 +11,7 @@ import sys
 from typing import Iterable, Iterator, NamedTuple
 
 import documents
+import prose
 import rules
 import source
 
@@ -158,6 +159,12 @@ def by_document(tree: dict[str, str]) -> Iterator[Finding]:
         yield Finding(path, line, "document", wrong)
 
 
+def by_prose(path: str, text: str) -> Iterator[Finding]:
+    """Sentences of comments are short."""
+    for line, wrong in () if path.endswith(".md") else prose.mistakes(path, text):
+        yield Finding(path, line, "prose", wrong)
+
+
 REASONS = "tests/oracle/refreshed.txt"
 
 
@@ -185,7 +192,7 @@ def by_goldens(hashes: dict[str, str], reasons: str) -> Iterator[Finding]:
 
 
 def lint(tree: dict[str, str], hashes: dict[str, str]) -> list[Finding]:
-    found = [finding for path, text in tree.items() for check in (by_pattern, by_size, by_core_order, by_params_order, by_throws)
+    found = [finding for path, text in tree.items() for check in (by_pattern, by_size, by_core_order, by_params_order, by_throws, by_prose)
              for finding in check(path, text)]
     return found + [*by_kernel(tree), *by_folder(tree), *by_document(tree), *by_goldens(hashes, tree.get(REASONS, ""))]
 

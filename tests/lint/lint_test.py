@@ -3,6 +3,7 @@
 import unittest
 
 import lint
+import prose
 import rules
 import source
 
@@ -118,6 +119,17 @@ class Checks(unittest.TestCase):
                 self.assertEqual([("README.md", 2)], [(f.path, f.line) for f in lint.by_document(tree | {"README.md": f"\nthe `{bad}`\n"})])
         self.assertEqual(["document"], names(lint.by_document(tree | {"docs/tour.md": "[gone](gone.md)"})))
         self.assertEqual([], names(lint.by_document(tree | {"docs/tour.md": "[keys](keys.md) [core](../core/data/a.hpp)"})))
+
+    def test_sentences_of_comments_are_short(self):
+        words, most = (lambda n: " ".join(["word"] * n)), prose.MOST_WORDS
+        found = lambda text: [f.line for f in lint.by_prose("core/a.hpp", text)]
+        self.assertEqual([1], found(f"/// {words(most)}\n/// word.\n"))
+        self.assertEqual([1], found(f"int a;  ///< {words(most + 1)}\n"))
+        self.assertEqual([], found(f"/// {words(most)}.\n/// {words(most)}. {words(most)}\n"))
+        self.assertEqual([], found(f"/// {words(most)}\n///\n/// {words(most)}\n"))
+        self.assertEqual([], found(f"/// {words(most)}\n///   {words(most)}\n/// {words(most)}\n"))    # a list between
+        self.assertEqual([], found(f'/// {words(most)} "word word" f(x) a[i] 12.\nf("// {words(most + 1)}");\n'))
+        self.assertEqual([], list(lint.by_prose("python/a.py", f"# {words(most + 1)}\n")))
 
     def test_goldens_change_with_a_reason(self):
         path, old, new = "tests/oracle/goldens/a.bin", "0" * 64, "1" * 64

@@ -91,10 +91,12 @@ WORD = re.compile(r"(?<![\w.])[A-Za-z][A-Za-z'-]+(?![\w(]*\()")    # formulas an
 
 def comments(text: str) -> Iterator[tuple[int, str]]:
     """(line, text) of each paragraph of comments. What is indented by more than one blank is a list or a sample."""
-    begun, lines = 0, []
+    begun, lines, was_listed = 0, [], False
     for number, line in enumerate(text.split("\n") + [""], 1):
         match = COMMENT.match(line)
-        ends = not match or not match[2].strip() or len(match[1]) > 1 or re.match(r"[-*] |\d+\. ", match[2])
+        listed = match and len(match[1]) > 1
+        ends = not match or not match[2].strip() or listed or was_listed or re.match(r"[-*] |\d+\. ", match[2])
+        was_listed = listed
         if lines and ends:
             yield begun, " ".join(lines)
             lines = []
@@ -108,7 +110,7 @@ def comments(text: str) -> Iterator[tuple[int, str]]:
 def long_sentences(text: str) -> Iterator[tuple[int, int]]:
     """(line of the comment, words) of each sentence of C++ comments that is too long."""
     for line, comment in comments(text):
-        for sentence in re.split(r"(?<=[.?!])\s+(?=[A-Za-z0-9`(])", comment):
+        for sentence in re.split(r"(?<=[.?!])\s+(?=[*A-Za-z0-9`(])", re.sub(r'"[^"]*"', "", comment)):
             words = len(WORD.findall(sentence))
             if words > MOST_WORDS:
                 yield line, words

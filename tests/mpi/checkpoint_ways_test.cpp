@@ -52,7 +52,7 @@ RunConfig dense_config() {
   return config;
 }
 
-/// Saves in which a rank has pieces of all datasets, of some, or of none; by independent transfers and by collective
+/// Saves in which a rank has pieces of all datasets, of some, or of none. By independent transfers and by collective
 /// ones, in which ranks without pieces take part too.
 TEST(Checkpoints, AreTheSameBytesByEitherWayOfWritingAndEachReadsTheOthers) {
   const std::map<std::string, std::string> hints[] = {

@@ -16,8 +16,9 @@
 #include "tests/support/held_weights.hpp"
 #include "tests/support/odd_schedules.hpp"
 
-/// Steps with random disturbances and delays, legal and illegal, compared with the schedule that ParamSync executes:
-/// the collectives of a step that nothing disturbs, the states of groups, and the values of every operand and sum.
+/// Steps with random disturbances and delays, legal and illegal, compared with the schedule that ParamSync executes.
+/// Compared are the collectives of a step that nothing disturbs, the states of groups, and the values of every operand
+/// and sum.
 namespace tessera {
 namespace {
 

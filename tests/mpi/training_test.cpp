@@ -271,8 +271,9 @@ void expect_same(const Held& eager, const Held& other, const std::string& what) 
   EXPECT_EQ(eager.collectives, other.collectives) << what;
 }
 
-// The first two steps run eagerly, the third is captured and run, later ones are replays, except for steps 5 to 8,
-// which are profiled, and steps that follow an evaluation: it leaves weights Ready, where a step leaves them Staged.
+// The first two steps run eagerly, the third is captured and run, later ones are replays. Exceptions are steps 5 to 8,
+// which are profiled, and steps that follow an evaluation. An evaluation leaves weights Ready, where a step leaves them
+// Staged.
 TEST(Training, AReplayedStepIsTheSameBits) {
   constexpr std::int64_t steps = 13;
   for (RunConfig config : {dense(Compute::fp32), mixture(Compute::bf16)})

@@ -14,7 +14,7 @@
 #include "tests/support/held_weights.hpp"
 #include "tests/support/quantized.hpp"
 
-/// Weights held as codes: on every rank every stored byte equals that of quantizing the whole bf16 weight, for every
+/// Weights held as codes. On every rank every stored byte equals that of quantizing the whole bf16 weight, for every
 /// format, wire, cut and place of staging. Bytes that travel and launches are counted.
 namespace tessera {
 namespace {
@@ -330,7 +330,7 @@ KernelLaunches launches_over_one_weight(FormatId format) {
   });
 }
 
-/// Number of launches of one publication and its gathers: one computation of amaxes and one cast for each format, and
+/// Number of launches of one publication and its gathers. One computation of amaxes and one cast for each format, and
 /// one columnwise build (or one quantization of gathered bf16) for each group.
 std::int64_t expected_launches(const Case& one, std::int64_t groups) {
   const KernelLaunches kernels = launches_over_one_weight(one.format);

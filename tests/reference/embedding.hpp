@@ -11,8 +11,8 @@ namespace tessera::reference {
 std::vector<double> embedding_forward(std::span<const std::int32_t> ids, std::span<const double> tokens,
                                       std::span<const double> positions, std::size_t columns);
 
-/// dtokens = beta dtokens; then every row of dy is added to the row of its token, in ascending position: bit for bit
-/// what the kernel does. T is double, float or bf16.
+/// First dtokens = beta dtokens. Then every row of dy is added to the row of its token, in ascending position: bit for
+/// bit what the kernel does. T is double, float or bf16.
 template <class T>
 void embedding_token_gradient(std::span<Accumulator<T>> dtokens, float beta, std::span<const std::int32_t> ids,
                               std::span<const T> dy, std::size_t columns);

@@ -15,9 +15,9 @@ namespace tessera {
 /// never on the rank count. Reuses its memory: a result is valid until the next call. Local.
 class Batches {
  public:
-  /// For one rank of `world`: training batches from the training windows of `training`, one corpus or as many as
-  /// data.mixture has weights, or none for evaluation alone; evaluation on the evaluation windows of `held`. All tokens
-  /// must outlive it.
+  /// For one rank of `world`: training batches from the training windows of `training`. That is one corpus or as many
+  /// as data.mixture has weights, or none for evaluation alone. Evaluation is on the evaluation windows of `held`. All
+  /// tokens must outlive it.
   Batches(const RunConfig& config, std::vector<CutTokens> training, const CutTokens& held, const RankIn& world);
   /// Trains and evaluates on one corpus.
   Batches(const RunConfig& config, const TokenStream& tokens, const Windows& windows, const RankIn& world)

@@ -16,7 +16,7 @@ namespace tessera {
 
 /// Saves checkpoints between steps as the deck's `checkpoint` says, and always after the last step or before an early
 /// end. A failed save in the middle of a run is reported, and training goes on. With checkpoint.async, saves in the
-/// middle of a run are written while training goes on, one at a time: a save that falls due meanwhile waits for the one
+/// middle of a run are written while training goes on, one at a time. A save that falls due meanwhile waits for the one
 /// before. One a rank. Collective over the world, except where a function says Local.
 class Saving {
  public:
@@ -33,7 +33,7 @@ class Saving {
   /// `saved`: the step of the run directory's newest checkpoint; -1: none. `best`: of the starts before.
   Saving(const Parts& parts, Origin origin, std::int64_t saved, const BestStep& best);
 
-  /// To be called before the first step and after each step, with the number of steps done: saves what is due and
+  /// To be called before the first step and after each step, with the number of steps done. Saves what is due and
   /// decides whether to go on. Throws on all ranks if the last save of a run fails, or if another run holds the
   /// directory.
   Proceed at_boundary(std::int64_t step);

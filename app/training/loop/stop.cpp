@@ -57,7 +57,7 @@ void listen(const sigset_t& signals) {
 
 }  // namespace
 
-// Signals are blocked where anything is computed: a handler that interrupts a product of oneDNN on the product's stack
+// Signals are blocked where anything is computed. A handler that interrupts a product of oneDNN on the product's stack
 // damages what the generated code keeps there (seen with 2.6 and AVX2: damaged heaps, crashes). The handler is for
 // threads of libraries that were there before.
 Stop::Stop() {

@@ -10,9 +10,9 @@ namespace tessera {
 
 /// Ends a run before its last step, agreed by all ranks between two steps: by a signal to any rank (TERM, USR1, USR2,
 /// INT), --stop-at or --time-limit. A second INT more than a second after the first ends the process at once. One a
-/// process; make it before MPI and all threads: from then on time counts, and a thread of its own takes the signals,
-/// which all others block. It does so until the process ends, so that a signal after the last step does not change the
-/// exit code.
+/// process. Make it before MPI and all threads: time counts from then on. A thread of its own takes the signals, which
+/// all others block. It does so until the process ends, so that a signal after the last step does not change the exit
+/// code.
 class Stop {
  public:
   struct Limits {
@@ -28,7 +28,7 @@ class Stop {
   /// Whether the run must end after step `step`. `save`: measured time of a save; the time limit leaves room for a save
   /// and one more step. Collective over the world.
   bool due(std::int64_t step, std::chrono::duration<double> save, Control& control);
-  /// Whether a signal or the time limit ends the run before more is done than a save: asked between the passes of an
+  /// Whether a signal or the time limit ends the run before more is done than a save. Asked between the passes of an
   /// evaluation or the tokens of a sample, which are then abandoned. Once it does, due() says so too. Collective over
   /// the world.
   bool presses(std::chrono::duration<double> save, Control& control);
@@ -36,8 +36,8 @@ class Stop {
   const std::string& cause() const { return cause_; }
 
   /// Works around lost exit codes under Hydra; call it last, after MPI_Finalize. After a signal it leaves a child
-  /// process that keeps the output open for a fifth of a second: once Hydra has forwarded a signal, it keeps the exit
-  /// codes only of ranks that have ended while their output was open, and reports 0 for the others. Local.
+  /// process that keeps the output open for a fifth of a second. Once Hydra has forwarded a signal, it keeps the exit
+  /// codes only of ranks that have ended while their output was open. It reports 0 for the others. Local.
   void keep_exit_codes() const;
 
  private:

@@ -14,9 +14,9 @@ bool confirms_skips(const RunConfig& config, Device& device);
 /// their hosts and devices, and what differed; nothing of such a step is kept. The result is collective over the world.
 Judge judge_of_suspects(const StepPlan& plan, Control& control);
 
-/// What all ranks throw if two computations of a micro-batch in a spot check differ: Error{machine} names the ranks,
-/// their hosts and devices, the first tensor that differed on the way back from the loss, and by a third computation
-/// which rank is at fault. The result is collective over the world.
+/// What all ranks throw if two computations of a micro-batch in a spot check differ. Error{machine} names the ranks,
+/// their hosts and devices, and the first tensor that differed on the way back from the loss. It also names by a third
+/// computation which rank is at fault. The result is collective over the world.
 SpotJudge judge_of_spot_checks(const StepPlan& plan, Control& control);
 
 }  // namespace tessera

@@ -56,7 +56,7 @@ class Training {
   /// Makes the next step. Throws on all ranks Error{numerical} after optimizer.max_skips steps in a row whose gradients
   /// were not finite, and the sink's problems.
   void make_step();
-  /// Evaluates, if an evaluation follows the step just made, and adds the loss to its row; false if it was abandoned
+  /// Evaluates, if an evaluation follows the step just made, and adds the loss to its row. False if it was abandoned
   /// because the run is `pressed`.
   bool evaluate_if_due(const Pressed& pressed = {});
   /// Ends the step just made. Throws like make_step().
@@ -65,7 +65,7 @@ class Training {
   void finish();
 
   /// Mean cross-entropy over the tokens of the evaluation windows with the present weights, the same bits at any number
-  /// of ranks; nothing if it was abandoned because the run is `pressed`. Changes no state.
+  /// of ranks. Nothing if it was abandoned because the run is `pressed`. Changes no state.
   std::optional<double> evaluate(const Pressed& pressed = {});
   bool evaluates() const { return batches_.evaluation().windows() > 0; }  ///< whether it has windows; Local
 

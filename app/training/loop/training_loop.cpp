@@ -37,8 +37,8 @@ Proceed TrainingLoop::run(const std::optional<MetricsRow>& unfinished) {
   return whole ? proceed : Proceed::stop;
 }
 
-/// Makes the evaluation of the step done last, if the start before has abandoned it for a stop, and completes its row;
-/// false if this one was abandoned too.
+/// Makes the evaluation of the step done last, if the start before has abandoned it for a stop, and completes its row.
+/// False if this one was abandoned too.
 bool TrainingLoop::complete(const std::optional<MetricsRow>& unfinished) {
   if (control_.max(unfinished ? 1 : 0) == 0) return true;
   const std::optional<double> loss = training_.evaluate(pressed_);

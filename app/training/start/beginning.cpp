@@ -13,7 +13,7 @@ namespace tessera {
 
 namespace {
 
-/// The changes since the checkpoint that the run resumes from was saved: it may be older than the one that was looked
+/// The changes since the checkpoint that the run resumes from was saved. That may be older than the one that was looked
 /// at, if that proved damaged. Throws on all ranks if the run may not make them. Collective over the world.
 Changes changes_of(const PreparedRun& run, const RunRequest& request, const std::filesystem::path& checkpoint,
                    Control& control) {

@@ -25,11 +25,11 @@ std::string doubt_text(const Evaluated& taken);
 std::string evaluation_text(const Prepared& run);
 
 /// Where the deck leaves data.eval_windows open, a run that goes on from a checkpoint, or evaluates one, takes the
-/// windows that were `saved` with it: those of today's default may have been trained on. Returns a line that says so,
+/// windows that were `saved` with it. Those of today's default may have been trained on. Returns a line that says so,
 /// or nothing if all stays.
 std::string keep_windows(Prepared& run, const RunConfig& saved);
 
-/// Says that weights may have been trained on what the run evaluates on: they are of a run on the same corpus that kept
+/// Says that weights may have been trained on what the run evaluates on. They are of a run on the same corpus that kept
 /// other windows for evaluation. Empty if they were not, or nothing is known.
 std::string overlap_text(const GivenWeights& given, const Prepared& run);
 

@@ -241,8 +241,8 @@ void resolve_plan(Prepared& run, const Mpi& mpi, Control& control) {
   control.agree(problems);
 }
 
-/// Checks that a file can be written, without leaving one if the run is refused for other reasons, and that none is
-/// there that does not begin as it will. In the run directory, which is checked or made elsewhere, no file is made.
+/// Checks that a file can be written, without leaving one if the run is refused for other reasons. Checks too that none
+/// is there that does not begin as it will. In the run directory, which is checked or made elsewhere, no file is made.
 void check_file(const char* key, const std::string& path, const char* beginning, const std::filesystem::path& directory,
                 Problems& problems) {
   namespace fs = std::filesystem;

@@ -58,7 +58,7 @@ RunRecord record_of(const PreparedRun& run, const RunRequest& request) {
   return record;
 }
 
-/// Begins a branch: from now on the run directory holds the steps of two lines, until the new line's first checkpoint
+/// Begins a branch. From now on the run directory holds the steps of two lines, until the new line's first checkpoint
 /// sets the old line's later ones aside. Local.
 void branch_off(const std::filesystem::path& directory, const Beginning& beginning) {
   const std::vector<std::string> left =

@@ -12,8 +12,8 @@ namespace tessera {
 
 inline constexpr const char* plan_file = "plan.txt";
 
-/// Opens the run's log (null except on rank 0), and writes the other records of this start to the run directory: the
-/// resolved deck, the plan, run.json, and a branch if one begins. Collective over the world.
+/// Opens the run's log (null except on rank 0), and writes the other records of this start to the run directory. These
+/// are the resolved deck, the plan, run.json, and a branch if one begins. Collective over the world.
 std::unique_ptr<RunLog> open_records(const PreparedRun& run, const RunRequest& request, const AgreedPlans& plans,
                                      const Beginning& beginning, const Mpi& mpi, Control& control);
 

@@ -40,7 +40,7 @@ class LateReport {
   /// Calls `evaluate` and adds its result, if it gives one, to the row of the last step; returns whether it has. Reads
   /// that step's report first, since an evaluation uses the same memory. Collective over the world, like `evaluate`.
   bool evaluated(const std::function<std::optional<double>()>& evaluate);
-  /// To be called when something other than a step runs: the next step is timed from its own begin instead of from the
+  /// To be called when something other than a step runs. The next step is timed from its own begin instead of from the
   /// end of the step before. Local.
   void pause() { back_to_back_ = false; }
   /// Passes on the last step's row, if that is outstanding. Throws the sink's problems, on all ranks, and

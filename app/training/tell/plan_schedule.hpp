@@ -17,7 +17,7 @@ struct PlannedGather {
   std::string why;
 };
 
-/// The all-gathers of a step: one for each group; under full sharding one for each visit of a micro-batch, with its
+/// The all-gathers of a step, one for each group. Under full sharding one for each visit of a micro-batch, with its
 /// count, first those of the dense process group, then those of the experts'. Pure.
 std::vector<PlannedGather> gathers_of(const RunPlan& plan);
 

@@ -35,7 +35,7 @@ void Profile::finish() {
   if (under_way_) end();
 }
 
-/// With debug.profile the device is idle at begin and end, so that its clock can be aligned with the host's, and every
+/// With debug.profile the device is idle at begin and end. So its clock can be aligned with the host's, and every
 /// kernel belongs to the measured steps.
 void Profile::begin() {
   under_way_ = true;

@@ -10,10 +10,10 @@
 
 namespace tessera {
 
-/// Profiles steps 5 to 8 of a start (of fewer than 8 steps, the last four): measures a GPU's time for the closing table
-/// and, with debug.profile, writes a Chrome trace with one process for each rank of rank 0's host. On a GPU these steps
-/// run kernel by kernel, with the bits of captured ones. On the host only debug.profile measures, since the closing
-/// table is of all steps.
+/// Profiles steps 5 to 8 of a start (of fewer than 8 steps, the last four). Measures a GPU's time for the closing
+/// table. With debug.profile writes a Chrome trace with one process for each rank of rank 0's host. On a GPU these
+/// steps run kernel by kernel, with the bits of captured ones. On the host only debug.profile measures, since the
+/// closing table is of all steps.
 class Profile {
  public:
   Profile(const RunConfig& config, Device& device, Control& control, LateReport& report);

@@ -10,8 +10,8 @@ namespace tessera {
 
 /// The closing tables of a run.
 struct ClosingReport {
-  /// Time by region, nested regions not counted, over the ranks: on a GPU, device time of a measured step on average;
-  /// on the host, its time of this start.
+  /// Time by region, nested regions not counted, over the ranks: on a GPU, device time of a measured step on average.
+  /// On the host, its time of this start.
   std::vector<Bar> regions;
   std::string regions_of;  ///< "of this start", or "a step on the device, of 12 measured"
   /// The last lines of a log: time by region, share of exposed communication, bytes by collective, allocated memory by

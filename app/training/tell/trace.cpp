@@ -100,7 +100,7 @@ void Trace::drop_exchanges() {
   std::erase_if(records_, [](const Record& record) { return record.collective == Collective::exchange_rows; });
 }
 
-/// Zeroes the digests of stored weights except on the lowest of the ranks that share them: all of these hold the whole
+/// Zeroes the digests of stored weights except on the lowest of the ranks that share them. All of these hold the whole
 /// weights, and digests are summed over ranks.
 void Trace::leave_to_owners(std::vector<std::uint64_t>& sums) const {
   const std::size_t n = names_.size(), weights = static_cast<std::size_t>(Traced::weights) * n;

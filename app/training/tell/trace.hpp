@@ -14,7 +14,7 @@
 namespace tessera {
 
 /// debug.trace: a JSON line for each step with 64-bit digests, by canonical name, of main gradients, masters and stored
-/// weights, with the digest of the logits and with the step's collectives. Hashes on the device, and does not change
+/// weights. It has the digest of the logits and with the step's collectives. Hashes on the device, and does not change
 /// the order of collectives. A step's row is written when its weights have been gathered: in the next step's forward,
 /// or at finish().
 class Trace final : public StepObserver {

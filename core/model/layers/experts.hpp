@@ -17,7 +17,7 @@ struct ExpertsShape {
 };
 
 /// One projection of the experts that this rank holds, y = x W_e^T over rows sorted by expert: one grouped parameter
-/// (single) or one an expert (discrete), with the same members in the same order, and the same bits.
+/// (single) or one an expert (discrete). Both have the same members in the same order, and the same bits.
 class Experts {
  public:
   /// Registers `name`.`projection`.weight with a member an expert, or `name`.E.`projection`.weight for each expert E;

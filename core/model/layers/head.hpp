@@ -4,8 +4,8 @@
 
 namespace tessera {
 
-/// The final norm, the projection to logits and the cross-entropy: one layer, so that logits exist for a few rows of
-/// the batch at a time and are replaced by their gradient at once.
+/// The final norm, the projection to logits and the cross-entropy. They are one layer, so that logits exist for a few
+/// rows of the batch at a time and are replaced by their gradient at once.
 class Head {
  public:
   /// Registers final_norm and, unless it is tied to `tokens`, head.weight.

@@ -37,7 +37,7 @@ class Moe {
   bool activates_in_quantizers() const;
   /// What down multiplies.
   Factors::Input activated(const Saved& now) const;
-  /// Of the memory of what experts keep, the rows that there are.
+  /// The rows in use of the memory that experts keep for backward.
   Saved arrived(const Saved& saved) const;
   void route_tokens(const Call& call, const Tensor& x, const Routing& routing) const;
   /// Fills saved.x, the tokens' rows, with their experts' ranks; and what the shared expert saves, and its answer

@@ -90,7 +90,7 @@ void CodeShards::in_slots(const WireContext& context, Exchanges& exchanges) {
   owned_ = placed(context.device, QuantizeTable(format_, owned));
 }
 
-/// Blocks of one owner whose shards have memory of their own: codes and scales travel at each visit, of both copies or
+/// Blocks of one owner whose shards have memory of their own. Codes and scales travel at each visit, of both copies or
 /// of one from which the other is derived. Members may have several owners, who agree on the amaxes of tensors.
 void CodeShards::apart(const WireContext& context, Exchanges& exchanges) {
   if (traits_of(format_).tensor_amax) members_.emplace(context, buckets_);
@@ -132,7 +132,7 @@ std::vector<QuantizedMatrix> CodeShards::keep(const WireContext& context, std::s
   return matrices;
 }
 
-/// Blocks that may have several owners, whose shards are views into the only place: rowwise codes travel, and scales of
+/// Blocks that may have several owners, whose shards are views into the only place. Rowwise codes travel, and scales of
 /// those buckets whose blocks have one owner.
 void CodeShards::cast(const WireContext& context, Exchanges& exchanges) {
   for (const WireBucket& own : buckets_)

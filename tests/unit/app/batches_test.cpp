@@ -139,7 +139,7 @@ void take(const HostSequences& got, std::multiset<std::int32_t>& targets, std::s
 }
 
 // Corpora of drawn sizes whose tokens are all different: what training reads in an epoch and what an evaluation reads
-// have no token in common, and an evaluation reads the same on any number of ranks.
+// have no token in common. An evaluation reads the same on any number of ranks.
 TEST(DrawnEvaluation, ReadsWhatTrainingNeverReads) {
   std::mt19937 draws(5);
   for (int corpus = 0; corpus < 12; ++corpus) {

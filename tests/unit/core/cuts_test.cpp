@@ -10,8 +10,8 @@
 #include "core/params/wires/shard_ranges.hpp"
 #include "kernels/formats/registry.hpp"
 
-/// Tile cuts of buckets between rows of blocks; and that every entry made from a slice's elements is in the part of the
-/// rank that owns them.
+/// Tile cuts of buckets between rows of blocks. Every entry made from a slice's elements is in the part of the rank
+/// that owns them.
 namespace tessera {
 namespace {
 
@@ -124,8 +124,8 @@ TEST(Cuts, MoveNoOffsetOwnEachElementOnceAndChangeTheHash) {
 /// Entries of an array that are made from element (row, column) of member i.
 using EntryOf = std::function<std::int64_t(std::size_t i, std::int64_t row, std::int64_t column)>;
 
-/// Expects that each entry is in the part of the rank that owns the elements it is made from, and that parts are
-/// contiguous and cover the array.
+/// Expects that each entry is in the part of the rank that owns the elements it is made from. Parts are contiguous and
+/// cover the array.
 void expect_packed(const ParamRegistry& registry, const Bucket& bucket, const RangesByRank& parts, std::int64_t entries,
                    const EntryOf& entry) {
   std::map<std::int64_t, std::int64_t> by_place;

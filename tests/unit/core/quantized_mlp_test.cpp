@@ -174,7 +174,7 @@ TEST(QuantizedLinear, KeepsTheCodesThatBackwardWouldMake) {
   }
 }
 
-// An activation's output, read by its quantizer alone, outlives forward as codes, and that of fp8_block, where its
+// An activation's output, read by its quantizer alone, outlives forward as codes. That of fp8_block, where its
 // quantizer can compute it, is not stored at all.
 TEST(QuantizedMlp, KeepsNoActivation) {
   const std::int64_t one = tokens * 288 * 2;

@@ -16,8 +16,7 @@ namespace {
 using namespace test::untied;
 
 /// Visits as text: "embed/0 0r/1 | embed/0 ...": block or first parameter, payloads, "/slot", "|" between
-/// micro-batches,
-/// "!" where the next visit is not prefetched, "*" where the group is staged with its gather.
+/// micro-batches. "!" where the next visit is not prefetched, "*" where the group is staged with its gather.
 std::string text(const RunPlan& plan, const Visits& visits, ProcessGroup processes) {
   std::string all;
   int micro_batch = 0;
@@ -42,8 +41,7 @@ std::string text(const RunPlan& plan, const Visits& visits, ProcessGroup process
 }
 
 /// Reductions as text: "0/0= 1/1= | 0/0+": group, "/slot", "=" or "+", "xN" where N micro-batches are added up before
-/// it,
-/// "@V" behind resident visit V, "~" at the end of the step, "-N" without the last N ranks, "|" between rounds.
+/// it. "@V" behind resident visit V, "~" at the end of the step, "-N" without the last N ranks, "|" between rounds.
 std::string reductions(const SyncSchedule& schedule) {
   std::string all;
   int round = 0;

@@ -132,8 +132,8 @@ TYPED_TEST(Attention, NoSequencesGiveNothing) {
   c.run();
 }
 
-/// One sequence alone, and many like it: enough of everything that each block of a GPU's kernels works on several
-/// heads, and at times has less to do than its threads could.
+/// One sequence alone, and many like it. They are enough of everything that each block of a GPU's kernels works on
+/// several heads. At times each has less to do than its threads could.
 struct Repeated {
   explicit Repeated(const AttentionShape& s) : all(s), one({1, s.length, s.heads, s.kv_heads, s.head_dim}) {
     repeat(all.qkv, one.qkv), repeat(all.dout, one.dout);

@@ -151,7 +151,7 @@ TYPED_TEST(Normalize, WeightGradientEqualsReferenceForEveryBeta) {
       }
 }
 
-// A GPU's blocks fetch rows ahead: fewer and more of them than are under way at once, one to four packs a thread,
+// A GPU's blocks fetch rows ahead. Fewer and more of them than are under way at once, one to four packs a thread;
 // several rows a block and one, more blocks than stay.
 constexpr Size gradient_sizes[] = {{9, 33},     {70, 40},   {8200, 40}, {1, 768},   {133, 776}, {9, 1040},
                                    {300, 1600}, {45, 2056}, {39, 4104}, {35, 6152}, {33, 8192}};
