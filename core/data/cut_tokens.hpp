@@ -30,9 +30,9 @@ struct CutTokens {
   DocumentStarts documents = {};
 };
 
-/// Reads window number `window` like read_window(), with no_target for tokens that are no answer, and, where documents
-/// are apart, each token's position in the part of its document that lies in the window: `length` each, 0 where the
-/// window has no token. Returns the number of targets. Local.
+/// Reads window number `window` like read_window(), with no_target for tokens that are no answer. Where documents are
+/// apart, it also reads each token's position in the part of its document that lies in the window. Each span that it
+/// fills has `length` elements; positions are 0 where the window has no token. Returns the number of targets. Local.
 std::int64_t read_window(const CutTokens& from, std::int64_t window, std::span<std::int32_t> ids,
                          std::span<std::int32_t> targets, std::span<std::int32_t> positions);
 

@@ -48,9 +48,10 @@ struct StepReport {
 /// Which of the two pinned blocks a step uses (double buffering).
 enum class Turn : std::uint8_t { even, odd };
 
-/// Device memory for a step's inputs and results: one block up (scalars, step number, tokens), one block down (the
-/// rules' counters, clip result, every rank's sums, what is recorded of the routing). Each has two pinned counterparts
-/// that alternate (double buffering): the host fills or reads one while the device uses the other. Local.
+/// Device memory for a step's inputs and results, in two blocks. One block goes up (scalars, step number, tokens). One
+/// block goes down (the rules' counters, clip result, every rank's sums, what is recorded of the routing). Each has two
+/// pinned counterparts that alternate (double buffering): the host fills or reads one while the device uses the other.
+/// Local.
 class StepMemory {
  public:
   /// For one rank of `world` with the sequences that `sizes` gives it, whose rules have `counters` counters of 64 bits.

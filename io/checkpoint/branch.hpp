@@ -16,9 +16,9 @@ namespace tessera {
 /// rank 0 under the run's lock; they throw Error{environment}.
 
 /// Begins a branch if `run` has steps later than `kept`, and returns the names of these; none: no branch is needed.
-/// `parent` is the checkpoint to go on from, `kept` the last step that leads to it (-1: none does, since it is in
-/// another directory or was set aside). Copies those of `records`, files of rows by step in `run`, that are there,
-/// because the branch drops and adds rows; the new ones begin with the rows that lead to `parent`.
+/// `parent` is the checkpoint to go on from. `kept` is the last step that leads to it (-1: none does, since it is in
+/// another directory or was set aside). `records` are files of rows by step in `run`. Those that are there are copied,
+/// because the branch drops and adds rows. The new ones begin with the rows that lead to `parent`.
 std::vector<std::string> begin_branch(const std::filesystem::path& run, const std::filesystem::path& parent,
                                       std::int64_t kept, const std::vector<std::string>& records);
 

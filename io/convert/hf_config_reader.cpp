@@ -63,8 +63,8 @@ struct Harmless {
   std::string_view key;  ///< with a '*' at its end: all that begin like this
   std::optional<Json> value = {};
 };
-/// The further keys that are taken, and told: notes of the programs that wrote or trained the model, the choice among
-/// kernels of one result, what text generation draws by, and values that say "none".
+/// The further keys that are taken, and told. They are notes of the programs that wrote or trained the model, and the
+/// choice among kernels of one result. Others are what text generation draws by, and values that say "none".
 const std::vector<Harmless>& harmless() {
   static const std::vector<Harmless> list = [] {
     std::vector<Harmless> keys;

@@ -46,7 +46,8 @@ struct ZeroTensor {
 std::vector<ZeroTensor> zeros_in(Family family, const ModelConfig& model);
 
 /// Whether a tensor of a Hugging Face folder can be ignored, because it follows from configuration or other weights, or
-/// the model does not read it: masks, frequencies, a tied head, shared experts of width 0, layers behind the last.
+/// the model does not read it. Such are masks, frequencies, a tied head, shared experts of width 0, layers behind the
+/// last.
 bool is_redundant(Family family, const ModelConfig& model, std::string_view name);
 
 /// Descriptions of a model's canonical weights in forward order, of type fp32 and without values.

@@ -17,11 +17,11 @@ struct Upcycling {
 /// Reads "experts=8,top_k=2[,first_dense=1][,every=2][,seed=5]". Throws Error{usage}.
 Upcycling read_upcycling(const std::string& text);
 
-/// A mixture of experts made of a dense model's weights: each expert is a copy of its block's feed-forward layer, the
-/// routers are drawn as a fresh run with that seed draws them, all else is the dense model's. Chosen weights add up to
-/// 1, so it computes what the dense model does. Weights alone; reads `dense` again for each expert. Source: Komatsuzaki
-/// 2023. Throws Error{file} for a model that is a mixture already or has biases in its feed-forward layers, and for
-/// numbers that make no mixture.
+/// A mixture of experts made of a dense model's weights. Each expert is a copy of its block's feed-forward layer. The
+/// routers are drawn as a fresh run with that seed draws them. All else is the dense model's. Chosen weights add up to
+/// 1, so the mixture computes what the dense model does. Weights alone; reads `dense` again for each expert. Source:
+/// Komatsuzaki 2023. Throws Error{file} for a model that is a mixture already or has biases in its feed-forward layers,
+/// and for numbers that make no mixture.
 std::unique_ptr<ModelReader> upcycled(std::unique_ptr<ModelReader> dense, const Upcycling& how);
 
 }  // namespace tessera

@@ -34,7 +34,7 @@ class Corpus {
   /// Where each file ends, in tokens from the start of the whole.
   const std::vector<std::int64_t>& ends() const { return ends_; }
   /// Hash of the tokens, independent of how files and types hold them: sum_i mix64(token_i xor (i + 1) phi), mixed with
-  /// the count; with marks, mixed with the same of these.
+  /// the count. With marks, it is mixed with the same of these.
   std::uint64_t hash() const { return hash_; }
 
   /// Adds a problem (Exit::file) with file and position if a token is not below `vocabulary`.

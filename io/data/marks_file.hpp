@@ -11,8 +11,9 @@ namespace tessera {
 /// Path of the marks beside a token file: its name with the ending .marks.
 std::filesystem::path marks_beside(const std::filesystem::path& token_file);
 
-/// The memory-mapped marks of a token file: little-endian {int32 magic 20261127, int32 version 1, int64 count, uint32
-/// CRC-32 (zlib's) of the token file's tokens}, zeros up to 1024 bytes, then a byte of Mark a token.
+/// The memory-mapped marks of a token file. The header is little-endian {int32 magic 20261127, int32 version 1, int64
+/// count, uint32 CRC-32 (zlib's) of the token file's tokens}. Zeros follow up to 1024 bytes, then a byte of Mark a
+/// token.
 class MarksFile {
  public:
   /// Throws Error{file} with path, cause and remedy, also where the marks are of other tokens.

@@ -44,8 +44,8 @@ struct Node::Entry {
 /// Turns a word into the map that it is short for: each of `keys` with that word.
 void expand(Node& word, const std::vector<std::string>& keys);
 
-/// Parses a YAML text of one document. Refuses what a deck does not need, so that no text can do harm: bytes that are
-/// not UTF-8, anchors and aliases, tags, keys that are not words, deep nesting, several documents.
+/// Parses a YAML text of one document. Refuses what a deck does not need, so that no text can do harm. It refuses bytes
+/// that are not UTF-8, anchors and aliases, tags, keys that are not words, deep nesting, several documents.
 Node parse_yaml(const std::string& text, Complaints& complaints);
 
 /// Parses the value of a `--set` argument: YAML if it begins with [ { " or ', else plain text.

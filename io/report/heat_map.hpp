@@ -13,8 +13,8 @@ struct HeatMap {
   std::vector<std::vector<double>> values;  ///< by row, then column
 };
 
-/// An inline SVG of the map, without scripts: cells in nine shades, by factors of about 2 from 1/8 to 8, those near 1
-/// without colour; a path for each shade, so that many cells take few bytes. Rows' names are left out where they are
+/// An inline SVG of the map, without scripts. Cells have nine shades, by factors of about 2 from 1/8 to 8; those near 1
+/// have no colour. Each shade has one path, so that many cells take few bytes. Rows' names are left out where they are
 /// too many to be read. Empty without values. Pure.
 std::string heat_map(const HeatMap& map);
 

@@ -25,9 +25,9 @@ struct RunReport {
   std::string deck;                   ///< the resolved deck
 };
 
-/// report.html: a self-contained page without scripts, fonts or pictures from elsewhere. Shows the starts; loss,
-/// gradient norm, throughput, learning rate and, with experts, their load and losses over the steps, with restarts and
-/// saves; where it is recorded, their routing; the time by region; and the deck. Pure.
+/// report.html: a self-contained page without scripts, fonts or pictures from elsewhere. Shows the starts first. Loss,
+/// gradient norm, throughput, learning rate and, with experts, their load and losses follow over the steps, with
+/// restarts and saves. Then come the experts' routing, where it is recorded, the time by region, and the deck. Pure.
 std::string to_html(const RunReport& report);
 
 /// The steps of some runs' rows, for plots that begin and end alike; empty without rows.

@@ -8,8 +8,8 @@
 
 namespace tessera {
 
-/// The plots of a run's routing: heat maps of the last recorded step's loads by layer and expert, and of the busiest
-/// expert's by step and layer; lines of their unevenness and of the bias. Empty without rows. Pure.
+/// The plots of a run's routing. Heat maps show the last recorded step's loads by layer and expert, and the busiest
+/// expert's by step and layer. Lines show the loads' unevenness and the bias. Empty without rows. Pure.
 std::string routing_plots(const std::vector<RoutingRow>& rows, const Marks& marks, const std::optional<Span>& span);
 
 }  // namespace tessera

@@ -46,8 +46,8 @@ struct RopeScaling {
 };
 
 /// Rotary position embedding in place on the first R elements of each head of Q and K of qkv: pairs (j, j + R/2), angle
-/// = position * base^(-2j/R). `table` [T, R] holds cos in the first R/2 columns and sin in the rest, computed in fp64
-/// and rounded once to fp32 (fp64 for fp64); R is even and at most D. `inverse` rotates back, which is also the
+/// = position * base^(-2j/R). `table` [T, R] holds cos in the first R/2 columns and sin in the rest. It is computed in
+/// fp64 and rounded once to fp32 (fp64 for fp64). R is even and at most D. `inverse` rotates back, which is also the
 /// gradient. `positions` i32 [tokens], below T, as attention_forward() takes them; empty: a token's place in its
 /// sequence.
 enum class Rotation { forward, inverse };

@@ -128,8 +128,8 @@ void each_strip(const Block& block, const F& f) {
     f(Strip{key, std::min(strip_keys, block.keys() - key)});
 }
 
-// Calls f with a block and a strip of each shape and position that plans differ by: the first, the second, the last,
-// which is the first where a document begins there.
+// Calls f with a block and a strip of each shape and position that plans differ by. They are the first, the second, and
+// the last, which is the first where a document begins there.
 template <class F>
 void each_kind_of_strip(const Places& at, Block block, const F& f) {
   const std::int64_t last = (block.keys() - 1) / strip_keys;
@@ -147,8 +147,8 @@ A* lane_of(const Tensor& scratch, int lane) {
   return scratch.as<A>() + lane * scratch.shape[1] * scratch.shape[2];
 }
 
-// Masks the scores before `first`, and those from `end` on up to a whole number of vectors, which is returned: loops
-// over it have no slow remainder. The padding of rows leaves room for it.
+// Masks the scores before `first`, and those from `end` on up to a whole number of vectors. Returns that number of
+// scores: loops over it have no slow remainder. The padding of rows leaves room for it.
 template <class A>
 std::int64_t mask(A* scores, std::int64_t first, std::int64_t end) {
   const std::int64_t whole = round_up(end, vector_length);

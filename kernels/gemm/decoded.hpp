@@ -5,9 +5,9 @@
 
 namespace tessera::gemm {
 
-/// The alphas of a scaled product of codes, for Addresses::alpha: of each b of an expert, in the stream's workspace,
-/// made by one launch from the amaxes of the factors that lack their tensor's scale. Valid until the next product on
-/// the stream.
+/// The alphas of a scaled product of codes, for Addresses::alpha: of each b of an expert, in the stream's workspace.
+/// One launch makes them from the amaxes of the factors that lack their tensor's scale. They are valid until the next
+/// product on the stream.
 Tensor alphas_of(Stream& stream, const Product& product, const Addresses& at, Route route);
 
 /// A product with factors of codes turned into one of bf16 values, for codes that no hardware unit multiplies. Each

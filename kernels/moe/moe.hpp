@@ -85,10 +85,10 @@ struct RoutingRecord {
   static constexpr std::int64_t choices(std::int64_t experts) { return experts + 1; }
 };
 
-/// Adds a micro-batch's routing to `words`: each expert's slots; the sum over tokens of the entropy of their scores,
-/// divided by their sum, each term rounded to the unit; and the digest of the chosen experts, the slots being numbered
-/// in the global batch, of which `first_token` is the micro-batch's first token. Given equal scores, all back ends give
-/// equal integers. Orders on `stream`. Local.
+/// Adds a micro-batch's routing to `words`: each expert's slots, the entropy, and the digest of the chosen experts. The
+/// entropy is that of a token's scores divided by their sum. It is summed over tokens, each term rounded to the unit.
+/// The digest numbers slots in the global batch, of which `first_token` is the micro-batch's first token. Given equal
+/// scores, all back ends give equal integers. Orders on `stream`. Local.
 void record_routing(Stream& stream, const RouterShape& shape, const Routing& routing, const Tensor& words,
                     std::int64_t first_token);
 

@@ -10,7 +10,7 @@ namespace tessera {
 /// Whether fp32 values are rounded to bf16 before they are quantized (every weight), or taken as given.
 enum class Precision : std::uint8_t { bf16_first, as_given };
 
-/// The role of the values, and what is done to them in formats that take it (Format::hadamard): the columnwise copy is
+/// The role of the values, and what is done to them in formats that take it (Format::hadamard). The columnwise copy is
 /// rotated (Hadamard), both copies are rounded stochastically. The constants are what recipes of such formats do.
 struct Purpose {
   enum class Role : std::uint8_t { weight, activation, gradient };

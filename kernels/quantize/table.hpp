@@ -59,9 +59,9 @@ struct QuantizedMatrix {
 };
 
 /// Matrices of one format that one launch quantizes: descriptors, and behind them lists of all units of work and
-/// scratch. The constructor throws Error{internal} with tensor, shape and rule: for shapes that a wanted side does not
-/// take; for missing, short, misaligned or overlapping buffers (of one matrix or of two, unless they are parts of one
-/// matrix with disjoint owned positions); for counts beyond 64 bits.
+/// scratch. The constructor throws Error{internal} with tensor, shape and rule. The causes are shapes that a wanted
+/// side does not take, counts beyond 64 bits, and missing, short, misaligned or overlapping buffers. Buffers of one
+/// matrix or of two may not overlap, unless they are parts of one matrix with disjoint owned positions.
 class QuantizeTable : public DeviceImage {
  public:
   QuantizeTable(FormatId format, std::span<const QuantizedMatrix> matrices);

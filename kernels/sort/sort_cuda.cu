@@ -8,8 +8,9 @@
 namespace tessera::sorting {
 namespace {
 
-/// Scratch for CUB in bytes: between two passes keys and positions, 8 bytes a key; counts of digits by tile, at most 1
-/// byte a key; counts of digits of the passes. CUB itself tells only where a GPU is, and plans are made without one.
+/// Scratch for CUB in bytes. Between two passes it holds keys and positions, 8 bytes a key. It also holds counts of
+/// digits by tile, at most 1 byte a key, and counts of digits of the passes. CUB itself tells only where a GPU is, and
+/// plans are made without one.
 std::int64_t scratch_of(std::int64_t n) { return 9 * n + 65536; }
 
 void sort(const Tensor& scratch, std::int32_t* order, std::int32_t* sorted, const std::int32_t* keys,

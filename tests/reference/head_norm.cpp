@@ -7,8 +7,8 @@
 namespace tessera::reference {
 namespace {
 
-/// Calls f(begin, size, weight: 0 q, 1 k) for every piece of a token's row that has a norm of its own: heads, if the
-/// weights are a head's, else all queries and all keys.
+/// Calls f(begin, size, weight: 0 q, 1 k) for every piece of a token's row that has a norm of its own. These are heads,
+/// if the weights are a head's, else all queries and all keys.
 template <class F>
 void each_piece(const AttentionShape& shape, std::size_t weights, const F& f) {
   const auto dim = static_cast<std::size_t>(shape.head_dim), columns = static_cast<std::size_t>(shape.columns());

@@ -7,9 +7,9 @@
 namespace tessera {
 
 /// The time-out of a run's waits. Where comm.timeout_s is open, waits inside steps have a shorter one, so that a host
-/// that is lost without a word is noticed soon: 20 times the longest turn of the loop (a step, and the saves and
-/// evaluations behind it), at least 30 s, from the 21st turn on. Saves and evaluations keep the whole: their first may
-/// take longer than all that was seen. Local.
+/// that is lost without a word is noticed soon. The shorter one is 20 times the longest turn of the loop (a step, and
+/// the saves and evaluations behind it), at least 30 s. It holds from the 21st turn on. Saves and evaluations keep the
+/// whole: their first may take longer than all that was seen. Local.
 class StepPatience {
  public:
   using Clock = std::chrono::steady_clock;

@@ -19,9 +19,9 @@ struct RunTexts {
   std::vector<std::string> mixed;  ///< in what the hosts differ, a line each, for the closing tables
 };
 
-/// Rank 0's log of a run. Writes every step to metrics.jsonl and to the TensorBoard file, what is recorded of its
-/// routing to routing.jsonl, as many steps to the console as a person can follow, and report.html during the run and at
-/// its end. Local.
+/// Rank 0's log of a run. Writes every step to metrics.jsonl and to the TensorBoard file, and what is recorded of its
+/// routing to routing.jsonl. Writes as many steps to the console as a person can follow. Writes report.html during the
+/// run and at its end. Local.
 class RunLog {
  public:
   /// `step`: steps done before, whose rows stay. `peak`: of each rank's device, if known. Throws Error{environment} if

@@ -12,8 +12,7 @@ struct Progress {
 };
 
 /// The metrics row of a step that took `seconds`, with means made from the sums over targets, tokens, sequences and MoE
-/// layers; the loss of a step without a target is 0.
-/// RunLog fills in time, memory, ranks, MFU and restart. Pure.
+/// layers. The loss of a step without a target is 0. RunLog fills in time, memory, ranks, MFU and restart. Pure.
 MetricsRow row_of(const RunConfig& config, const Progress& progress, const StepReport& report, double seconds);
 
 }  // namespace tessera

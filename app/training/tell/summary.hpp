@@ -20,7 +20,8 @@ std::vector<CollectiveTotal> totals_of(std::span<const CollectiveCost> costs);
 std::string flop_text(double flop);
 
 /// Summary of a plan on one screen, a line each: model, work, memory of the rank that needs most, bytes that a rank
-/// receives in a step; with reduce.order batch on how many ranks bits are the same; formats_text().
+/// receives in a step. Then, with reduce.order batch, it says on how many ranks bits are the same. The end is
+/// formats_text().
 std::string summary_text(const RunPlan& plan);
 
 /// The number formats of a model's matrices, a line for those that are treated alike; empty if none is quantized.

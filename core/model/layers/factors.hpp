@@ -8,10 +8,10 @@
 
 namespace tessera {
 
-/// Makes the factors of one weight's products, each by one launch, in the caller's arena.temp(): the values themselves
-/// where a slot of the weight's treatment is empty; codes of weights, and of activations and gradients if tensor cores
-/// multiply them; else activations and gradients by fake quantization (quantize-dequantize to bf16). The only place
-/// where a layer meets number formats.
+/// Makes the factors of one weight's products, each by one launch, in the caller's arena.temp(). Factors are the values
+/// themselves where a slot of the weight's treatment is empty. Else they are codes of weights, and of activations and
+/// gradients if tensor cores multiply them. Other activations and gradients get fake quantization (quantize-dequantize
+/// to bf16). The class is the only place where a layer meets number formats.
 class Factors {
  public:
   explicit Factors(const ParamSpec& weight);

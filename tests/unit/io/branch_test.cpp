@@ -166,8 +166,8 @@ TEST_F(BranchTest, FromElsewhereHasNoRows) {
   EXPECT_EQ(read(run_ / "metrics.jsonl"), "");
 }
 
-// Each record of rows is set aside with the branch, and comes back if it has saved nothing; one that is not there
-// is no matter.
+// Each record of rows is set aside with the branch, and comes back if it has saved nothing. One that is not there is no
+// matter.
 TEST_F(BranchTest, KeepsEveryRecordOfRows) {
   const std::vector<std::string> records = {"metrics.jsonl", "routing.jsonl", "absent.jsonl"};
   for (const bool saved : {false, true}) {
