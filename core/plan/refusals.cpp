@@ -59,9 +59,11 @@ void add_matrix_findings(const ParamRegistry& registry, std::vector<Finding>& fi
     const ParamSpec& spec = registry[dataset.params.front()];
     const Multiples of = multiples_of(spec.treatment);
     if (spec.member.rank() != 2 || (spec.member[0] % of.out == 0 && spec.member[1] % of.in == 0)) continue;
-    const std::string sides =
-        of.out == of.in ? fmt::format("sides are multiples of {}", of.out)
-                        : fmt::format("rows are a multiple of {} and columns of {}", of.out, of.in);
+    const std::string sides = of.out == of.in ? fmt::format("sides are multiples of {}", of.out)
+                              : of.out == 1   ? fmt::format("columns are a multiple of {}", of.in)
+                              : of.in == 1
+                                  ? fmt::format("rows are a multiple of {}", of.out)
+                                  : fmt::format("rows are a multiple of {} and columns of {}", of.out, of.in);
     const std::string shape = fmt::format("{} {} {} [{}, {}]", name_of(spec.treatment), name_of(spec.part),
                                           static_cast<int>(spec.role), spec.member[0], spec.member[1]);
     if (!told.insert(shape).second) continue;
