@@ -280,7 +280,7 @@ class HfWriter final : public ModelWriter {
     }
     const std::size_t last = shards.back().size();
     for (const ZeroTensor& zero : zeros_in(family_, model_)) {
-      shards.back().push_back({zero.name, zero.shape, DType::f32, 0, ""});
+      shards.back().push_back({zero.name, zero.shape, zero.shape.elements() > 0 ? DType::f32 : type_, 0, ""});
       zeros_.push_back(zero.name);
     }
     shards_.reserve(shards.size());
