@@ -170,11 +170,12 @@ class Refused(Answers):
         self.corpus("train_0", tokens, marks[:-1])
         self.assertRegex(self.call(5, "validate", deck), r"train_0\.marks: promises \d+ marks and holds \d+")
         self.corpus("train_0", tokens, marks)
-        held = self.path("train_0.marks"), open(self.path("train_0.marks"), "rb").read()
+        with open(self.path("train_0.marks"), "rb") as file:
+            held = file.read()
         self.corpus("train_0", tokens[::-1])
         self.assertIn("was made for other tokens than", self.call(5, "validate", deck))
-        with open(held[0], "wb") as file:
-            file.write(held[1][:500])
+        with open(self.path("train_0.marks"), "wb") as file:
+            file.write(held[:500])
         self.assertIn("is no file of marks", self.call(5, "validate", deck))
 
     def test_nothing_to_learn_or_to_evaluate(self):
