@@ -1,5 +1,4 @@
 #pragma once
-#include <chrono>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -8,6 +7,7 @@
 #include <vector>
 
 #include "core/config/choices.hpp"
+#include "core/config/comm_config.hpp"
 #include "core/config/moe_config.hpp"
 #include "core/config/recipe_config.hpp"
 #include "core/config/routing_config.hpp"
@@ -353,19 +353,6 @@ struct OptimizerConfig {
     v.section("muon", self.muon, "Muon, where matrices says so: momentum, made orthogonal matrix by matrix");
   }
   bool operator==(const OptimizerConfig&) const = default;
-};
-
-struct CommConfig {
-  Derived<std::int64_t> timeout_s;  ///< stays open: the run knows how long its steps take
-  std::chrono::seconds timeout() const { return std::chrono::seconds(timeout_s.known() ? timeout_s.get() : 300); }
-
-  template <class Self, class V> static void visit(Self& self, V& v) {
-    using enum Restart;
-    v.derived("timeout_s", self.timeout_s, from_to(1, 1e6), may_change,
-              "300; inside steps 20 times the longest, at least 30, once 20 are done",
-              "Seconds that a rank waits for the others: more than two steps take");
-  }
-  bool operator==(const CommConfig&) const = default;
 };
 
 struct ParallelConfig {

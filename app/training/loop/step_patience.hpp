@@ -2,7 +2,7 @@
 #include <chrono>
 #include <optional>
 
-#include "core/config/config.hpp"
+#include "core/config/comm_config.hpp"
 
 namespace tessera {
 
