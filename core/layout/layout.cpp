@@ -21,6 +21,7 @@ BucketKey key_of(const ParamSpec& spec, const LayoutRules& rules) {
 }
 
 int ranks_of(ProcessGroup processes, const LayoutRules& rules) {
+  // mutation: one_size_for_all_process_groups
   return processes == ProcessGroup::dense ? rules.dense_ranks : rules.expert_ranks;
 }
 
@@ -174,6 +175,7 @@ void ParamLayout::put(const ParamRegistry& registry, ParamId param, BucketId id)
     bucket.members.push_back({param, m, id, offset, ElementIndex(spec.member_elements()),
                               ElementIndex(spec.canonical_index(m)), ElementIndex(spec.real_elements())});
     bucket.size = offset + ElementIndex(spec.member_elements());
+    // mutation: gaps_forgotten
     if (m == 0) params_[param] = {bucket.members.back(), round_up(spec.member_elements(), alignment)};
   }
 }

@@ -38,6 +38,7 @@ class Rounds {
   /// Counts a contribution that is expected. Returns whether it was the last one of its group's round.
   bool completes(ParamId param) {
     Count& count = params_[param];
+    // mutation: a_tied_embedding_is_reduced_twice
     return ++count.written == count.expected && --groups_[layout_.group_of(param)].unfinished == 0;
   }
 

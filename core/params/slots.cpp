@@ -20,6 +20,7 @@ std::vector<Exchange> into_slot(const ParamLayout& layout, const ParamGroup& gro
   for (const ParamBucket& own : group.buckets) {
     const Bucket& bucket = layout.buckets()[own.id];
     const Shape received{group.rank.size - 1, own.gradient_shard.elements()};
+    // mutation: gradient_to_another_owner
     exchanges.push_back({own.gradients, slot.flat(offset, received.elements()).view(received), bucket.counts,
                          bucket.begins});
     offset += received.elements();
@@ -119,6 +120,7 @@ void place_weights(Device& device, const ParamRegistry& registry, const ParamLay
         if (visit.pool == pool && visit.micro_batch == 0)
           most = std::max(most, bytes_of(registry, layout, groups[visit.group], visit.sides));
     for (int i = 0; i < schedule.pools[pool].slots; ++i) {
+      // mutation: slot_in_use_is_gathered_to
       const Tensor slot = device.allocate(Category::staging, DType::u8, {round_up(most, Arena::alignment)});
       for (ParamGroup& group : groups)
         if (group.pool == pool) put(device, registry, layout, group, slot);

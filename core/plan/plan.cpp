@@ -22,7 +22,7 @@ namespace {
 
 GatherUnit gather_unit(const RunConfig& config) {
   if (config.sharding == Sharding::optimizer) return GatherUnit::bucket;
-  return gathers_modules(config) ? GatherUnit::module : GatherUnit::block;
+  return gathers_modules(config) ? GatherUnit::module : GatherUnit::block;  // mutation: blocks_in_place_of_modules
 }
 
 LayoutRules layout_rules(const RunConfig& config, const Ranks& ranks) {

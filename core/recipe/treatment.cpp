@@ -99,7 +99,7 @@ Treatment TreatmentRules::of(std::int64_t block, MatrixName part) const {
 }
 
 int TreatmentRules::decider(std::int64_t block, MatrixName part) const {
-  for (std::size_t i = list.size(); i > 0; --i)
+  for (std::size_t i = list.size(); i > 0; --i)  // mutation: rules_reversed
     if (list[i - 1].matches(block, part)) return static_cast<int>(i) - 1;
   return -1;
 }

@@ -74,7 +74,7 @@ void Engine::initialise(const std::function<void(StateDict&)>& fill) {
   Updated start = built_.initialise(digests_, fill);
   optimizers_.initialise(stream_);
   memory_.initialise(stream_, optimizers_.words_of(optimizers_.counters()));
-  built_.sync.publish(stream_, std::move(start));
+  built_.sync.publish(stream_, std::move(start));  // mutation: masters_from_weights
 }
 
 StateDict Engine::fresh_state() const {
@@ -96,7 +96,7 @@ void Engine::restore(const std::function<void(StateDict&)>& fill) {
   StateDict state = fresh_state();
   optimizers_.initialise(stream_);
   Updated loaded = built_.masters.restore(stream_, [&] { fill(state); });
-  memory_.initialise(stream_, optimizers_.words_of(state.counters.rules));
+  memory_.initialise(stream_, optimizers_.words_of(state.counters.rules));  // mutation: counters_begin_anew_at_load
   built_.sync.publish(stream_, std::move(loaded));
 }
 
@@ -142,7 +142,7 @@ Turn Engine::step(const HostSequences& batch, const StepScalars& scalars) {
   const auto work = [this, checked] {
     if (std::exchange(redo_, false)) {
       { const Reduced dropped = accumulate().reduce(stream_); }
-      memory_.clear_sums(stream_);
+      memory_.clear_sums(stream_);  // mutation: redo_keeps_sums
     }
     Reduced gradients = reduce(checked ? spot_checked() : accumulate());
     decide(gradients);
@@ -225,7 +225,7 @@ StepFingerprint Engine::computed_again(int computation) {
   add_first(dropped, memory_.micro_batch_of(of, computation, loss_scale()), computation,
             cleared_digests().as<std::uint64_t>());
   const StepFingerprint made = fingerprint(memory_.first_sums());
-  memory_.clear_sums(stream_);
+  memory_.clear_sums(stream_);  // mutation: spot_checks_count_in_the_sums
   return made;
 }
 
@@ -312,6 +312,7 @@ Turn Engine::evaluate(const HostSequences& micro_batch) {
     plan_.model.evaluate(pass(nullptr), batch);
   }
   StepSums* const sums = memory_.sums(0);
+  // mutation: evaluation_hides_not_finite
   if (quantizes()) spoil(stream_, &sums->loss, {&sums->not_finite, DType::u64, {1}});
   gather_sums();
   return memory_.end(stream_);

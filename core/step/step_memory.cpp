@@ -66,7 +66,7 @@ Turn StepMemory::begin(Stream& stream, const HostSequences& batch, const StepSca
   current_ = current_ == Turn::even ? Turn::odd : Turn::even;
   if (Pinned& block = pinned(current_); !stream.dry()) {
     if (!block.sent.reached()) device_.wait(block.sent);
-    const StepInputs inputs{scalars, batch.step, target_scale};
+    const StepInputs inputs{scalars, batch.step, target_scale};  // mutation: draws_repeat
     std::memcpy(block.up.data(), &inputs, sizeof inputs);
     if (bytes > 0) {
       std::memcpy(block.up.data() + tokens_offset, batch.ids.data(), bytes);
@@ -132,7 +132,7 @@ StepReport StepMemory::report(Turn turn) {
     std::memcpy(report.bias.data(), block.down.data() + bias_offset(), report.bias.size() * sizeof(float));
   }
   for (std::int64_t m = 0; m < micro_batches_; ++m) {
-    const std::int64_t place = m % world_.size * rounds_ + m / world_.size;
+    const std::int64_t place = m % world_.size * rounds_ + m / world_.size;  // mutation: sums_by_rank
     std::memcpy(&report.sums.emplace_back(), block.down.data() + sums_offset() + place * std::int64_t{sizeof(StepSums)},
                 sizeof(StepSums));
   }

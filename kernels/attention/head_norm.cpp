@@ -31,7 +31,7 @@ Segments segments_of(const char* kernel, const AttentionShape& s, const Tensor& 
   if (rstd.elements() == tokens * qk_norms(s, QkNormOver::head))
     return {s.heads, s.heads + s.kv_heads, s.heads + 2 * s.kv_heads, n, n, tokens};
   require(rstd.elements() == tokens * qk_norms(s, QkNormOver::width), kernel, "rstd is [tokens, H + G] or [tokens, 2]");
-  return {1, 2, 3, s.heads * n, s.kv_heads * n, tokens};
+  return {1, 2, 3, s.heads * n, s.kv_heads * n, tokens};  // mutation: norm_of_one_head_for_all
 }
 
 void check_weights(const char* kernel, const Segments& s, const Tensor& q, const Tensor& k) {

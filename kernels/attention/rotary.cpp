@@ -49,6 +49,7 @@ void fill_table(Stream& stream, const Tensor& table, double base, const RopeScal
       stream, "rotary_table", table.rows(), KOKKOS_LAMBDA(const Row& row, std::int64_t position) {
         row.each(half, [&](std::int64_t j) {
           const double turn =
+              // mutation: angles_of_the_whole_head
               slowed(Kokkos::pow(base, -2.0 * static_cast<double>(j) / static_cast<double>(dim)), scaling);
           const double angle = static_cast<double>(position) * turn;
           t(position * dim + j) = static_cast<A>(Kokkos::cos(angle));

@@ -91,6 +91,7 @@ void write_alphas(Stream& stream, const Tensor& out, const Operand& a, const Exp
             const float of_first = of_a ? formats::tensor_step(all, format_a, of_a[0]) : 1.0f;
             const bool scaled = amaxes.of[e / each];
             alpha[first + e] =
+                // mutation: alpha_of_the_first_member
                 of_first * (scaled ? formats::tensor_step(all, format_b, amaxes.of[e / each][e % each]) : 1.0f);
           } else {
             alpha[members + e - count] = e == count ? 0.0f : 1.0f;

@@ -52,7 +52,7 @@ void record_routing(Stream& stream, const RouterShape& shape, const Routing& rou
   else
     add_entropies<float>(stream, shape, routing, to + RoutingRecord::entropy(experts));
   digest(stream, reinterpret_cast<std::uint64_t*>(to + RoutingRecord::choices(experts)), routing.expert,
-         static_cast<std::uint64_t>(first_token * shape.top_k));
+         static_cast<std::uint64_t>(first_token * shape.top_k));  // mutation: choices_without_their_token
 }
 
 }  // namespace tessera

@@ -28,6 +28,7 @@ void measure(Stream& stream, const NewtonSchulzTable& table, double* sums, float
       });
   launch_rows(
       stream, "newton_schulz_norms", count, KOKKOS_LAMBDA(const Row& row, std::int64_t m) {
+        // mutation: update_of_a_batch
         const std::int64_t first = rows[m].first_chunk, chunks = rows[m + 1].first_chunk - first;
         const auto sum = row.template sum<double>(chunks, [&](std::int64_t j) { return sums[first + j]; });
         row.once([&] {

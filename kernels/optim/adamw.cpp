@@ -22,6 +22,7 @@ void step_as(Stream& stream, const optim::AdamWStep& step) {
           const float* const g = run.gradient + begin;
           M *const m = static_cast<M*>(run.m) + begin, *const v = static_cast<M*>(run.v) + begin;
           const float decay = run.weight_decay;
+          // mutation: weights_written_before_their_masters
           row.each(count, [=](std::int64_t j) { factors.update(p[j], m[j], v[j], g[j], decay); });
           if (bf16* const rounded = run.rounded ? run.rounded + begin : nullptr)
             row.each(count, [=](std::int64_t j) { rounded[j] = bf16(p[j]); });

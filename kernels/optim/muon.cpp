@@ -14,7 +14,7 @@ void launch_parts(Stream& stream, const char* name, const MuonTable& table, cons
   const std::int64_t count = table.count();
   launch_rows(
       stream, name, table.chunks(), KOKKOS_LAMBDA(const Row& row, std::int64_t r) {
-        if (clip->skip != 0) return;
+        if (clip->skip != 0) return;  // mutation: momentum_of_a_skipped_step
         const MuonTable::Row& part = row_of_piece(rows, 0, count, &MuonTable::Row::first_chunk, r);
         const std::int64_t begin = (r - part.first_chunk) * MuonTable::chunk, left = part.count - begin;
         f(row, part, begin, left < MuonTable::chunk ? left : MuonTable::chunk);

@@ -39,7 +39,7 @@ inline void rotate(const SourcePatch<Source>& x, int first, int n, float (&y)[ha
 /// Calls f(how to read, address by row number) for the rows of one columnwise block: the source, or its rotation.
 template <Format F, class M, class Use>
 inline void with_column_block(const SourcePatch<typename M::Source>& x, int first, int n, const Use& f) {
-  if constexpr (F::hadamard && M::rotates) {
+  if constexpr (F::hadamard && M::rotates) {  // mutation: hadamard_of_gradients_alone
     alignas(64) float y[hadamard_block][edge];
     rotate(x, first, n, y);
     f(FromFp32(), [&](int r) { return static_cast<const float*>(y[r - first]); });

@@ -38,7 +38,7 @@ void sum_as(Stream& stream, const Tensor& out, const SumTerms& parts) {
       stream, more ? "add_in_order" : "sum_in_order", Strip::count(n), KOKKOS_LAMBDA(std::int64_t s) {
         const Strip strip(n, s);
         T sum[Strip::width];
-        const T* const first = more ? y : in.part(0);
+        const T* const first = more ? y : in.part(0);  // mutation: running_sum_comes_last
         strip.each([&](std::int64_t l, std::int64_t i) { sum[l] = first[i]; });
         for (std::int64_t r = more ? 0 : 1; r < in.counted; ++r) {
           const T* const next = in.part(r);

@@ -100,7 +100,7 @@ bool multiplied(gemm::Form form, const Treatment::Format& a, const Treatment::Fo
 }  // namespace
 
 Factors::Factors(const ParamSpec& weight)
-    : treatment_(weight.treatment),
+    : treatment_(weight.treatment),  // mutation: a_slot_is_dropped
       rowwise_draws_(draw_name(weight, "row")),
       columnwise_draws_(draw_name(weight, "col")) {}
 
@@ -192,6 +192,7 @@ Operand Factors::gradient_copy(const Call& call, const Tensor& dy, const Quantiz
 Factors::Gradient Factors::gradient(const Call& call, const OutputGradient& dy, bool biased, const Tensor& rows) const {
   const bool computed = !std::holds_alternative<Tensor>(dy);
   QuantizedMatrix matrix = matrix_of(call, like(dy));
+  // mutation: not_finite_is_lost
   matrix.draws = {call.key.seed, rowwise_draws_, columnwise_draws_, call.key.step, call.first_token, rows};
   const Format& format = of_gradient(Side::rowwise);
   const bool multiplied = multiplies_gradient(Side::rowwise);

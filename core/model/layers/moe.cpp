@@ -167,6 +167,7 @@ void Moe::experts_backward(const Call& call, const Tensor& dx, const Saved& save
   Pending combined = rows_.combine(call, saved.rows, permuted, drows, "row gradients");
   up_.weight_gradient(call, dpre, now.x, held);  // under the exchange
   if (combined) combined.wait(call.stream);
+  // mutation: shared_expert_forgets
   permute_backward(call.stream, dx, permuted, saved.rows.routing, shared_ ? dx : Tensor{});
 }
 

@@ -150,6 +150,7 @@ void CodeShards::cast(const WireContext& context, Exchanges& exchanges) {
     travels(PlaneKind::rowwise, planes[PlaneKind::rowwise]);
     if (block_scales_[i]) travels(PlaneKind::block_scales, block_scales_[i]);
     const StoredArray& amax = planes[PlaneKind::amax];
+    // mutation: amax_stays_with_its_owner
     if (amax && bucket.key.owner == OwnerKind::whole_matrix) travels(PlaneKind::amax, amax);
   }
 }
@@ -176,7 +177,7 @@ void CodeShards::agree(const WireContext& context) {
       matrix += static_cast<std::size_t>(std::ranges::distance(bucket.parameters()));
       if (bucket.key.processes != processes) continue;
       if (!bucket.owns_blocks()) blocks.add(table.first_block(first), table.first_block(matrix));
-      if (bucket.key.owner == OwnerKind::element_sharded)
+      if (bucket.key.owner == OwnerKind::element_sharded)  // mutation: amax_of_own_part
         members.add(table.first_member(first), table.first_member(matrix));
     }
     std::vector<Tensor>& all = agreed_[static_cast<std::size_t>(processes)];

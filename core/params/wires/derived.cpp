@@ -28,7 +28,7 @@ void DerivedArrays::build(Stream& stream, GroupId group, const Gathered& held) c
   const std::optional<QuantizeTable>& table = tables_[place][group];
   if (!table) return;
   if (from_ == DerivedFrom::bf16) return quantize(stream, *table);
-  build_columnwise(stream, *table);
+  build_columnwise(stream, *table);  // mutation: columnwise_of_the_first_publish
 }
 
 }  // namespace tessera

@@ -45,7 +45,7 @@ std::vector<RoundedShards::Slice> RoundedShards::slices_of(const WireContext& co
     const Shape size{bucket.slice(context.ranks)};
     const Tensor kept =
         own.shard_apart() ? context.device.allocate(Category::weights, whole.type, size) : Tensor{};
-    slices.push_back(
+    slices.push_back(  // mutation: owned_matrices_are_never_staged
         {own.group, own.id, own.shard_apart() ? kept : bucket.slice(whole, context.ranks), own.master});
     for (std::size_t place = 0; place < own.places.size(); ++place)
       exchanges.add(own.group, {static_cast<int>(place), Sides::none},
@@ -58,7 +58,7 @@ Tensor RoundedShards::claim(BucketId bucket) {
   if (!claimable_) return {};
   const auto slice = std::ranges::find(slices_, bucket, &Slice::bucket);
   require(slice != slices_.end(), "RoundedShards", "holds no slice of this bucket");
-  claimed_[static_cast<std::size_t>(slice - slices_.begin())] = true;
+  claimed_[static_cast<std::size_t>(slice - slices_.begin())] = true;  // mutation: weights_of_an_update_rounded_again
   return slice->to;
 }
 
