@@ -11,8 +11,9 @@ import sys
 PAGE = pathlib.Path(__file__).with_name("keys.md")
 HEAD = """# Every key of a deck
 
-Made from `tessera explain` by `docs/keys.py PROGRAM`; `tessera explain KEY` says the same of one. "resume" says whether a resumed run may change the key
-(`--allow-change`: where that option names it). A deck is YAML; `--set KEY=VALUE` on the command line overrides it. Unknown keys, wrong types and values out of range are refused, all at once, with line and column.
+Made from `tessera explain` by `docs/keys.py PROGRAM`; `tessera explain KEY` says the same of one. "resume" says whether a resumed run may change the key (`--allow-change`: where that option names it).
+A deck is YAML; `--set KEY=VALUE` on the command line overrides it.
+Unknown keys, wrong types and values out of range are refused, all at once, with line and column.
 """
 TABLE = ["", "| key | what | default | allowed | resume |", "|---|---|---|---|---|"]
 

@@ -160,8 +160,8 @@ def by_document(tree: dict[str, str]) -> Iterator[Finding]:
 
 
 def by_prose(path: str, text: str) -> Iterator[Finding]:
-    """Sentences of comments are short."""
-    for line, wrong in () if path.endswith(".md") else prose.mistakes(path, text):
+    """Sentences of comments are short, and Markdown has one a line."""
+    for line, wrong in prose.mistakes(path, text):
         yield Finding(path, line, "prose", wrong)
 
 

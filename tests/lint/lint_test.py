@@ -131,6 +131,17 @@ class Checks(unittest.TestCase):
         self.assertEqual([], found(f'/// {words(most)} "word word" f(x) a[i] 12.\nf("// {words(most + 1)}");\n'))
         self.assertEqual([], list(lint.by_prose("python/a.py", f"# {words(most + 1)}\n")))
 
+    def test_markdown_has_one_sentence_a_line(self):
+        for wrong, right in (("One. Two\nthree.\n", "One.\nTwo three.\n"),
+                             ("- One. Two\n  three.\n  1. Four. Five.\n", "- One.\n  Two three.\n  1. Four.\n     Five.\n"),
+                             ("**Lead.** One. Two.\n", "**Lead.** One.\nTwo.\n"), ("\"One.\" (Two.) Three.\n", "\"One.\"\n(Two.)\nThree.\n")):
+            self.assertEqual(["prose"], names(lint.by_prose("a.md", wrong)))
+            self.assertEqual(right, prose.reflowed(wrong))
+            self.assertEqual([], names(lint.by_prose("a.md", right)))
+        for kept in ("# One. Two.\n", "| One. Two. |\n|---|\n", "```\nOne. Two\nthree\n```\n", "a\n\n    One. Two\n    three\n", "> One. Two.\n",
+                     "See e.g. Two, `a. B` and [a. B](c. D) by A. Name, 1.5 of No. 7.\n", "One.  \nTwo\n", "Ends ... Not here.\n"):
+            self.assertEqual(kept, prose.reflowed(kept))
+
     def test_goldens_change_with_a_reason(self):
         path, old, new = "tests/oracle/goldens/a.bin", "0" * 64, "1" * 64
         line = f"{old}  goldens/a.bin  2026-01-01 first made by a script\n"

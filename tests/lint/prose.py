@@ -14,7 +14,7 @@ MOST_WORDS = 25    # of a sentence in a comment of the sources
 ITEM = re.compile(r"( *)([-*+]|\d+[.)])( +)(?=\S)")
 ALONE = re.compile(r" *(#{1,6} |\||>|<|\[[^\]]+\]: |[-*_=]{3,} *$|!\[[^\]]*\]\([^)]*\) *$)")
 FENCE = re.compile(r" *(```|~~~)")
-SPAN = re.compile(r"`+[^`]*`+|\]\([^)]*\)")
+SPAN = re.compile(r"`+[^`]*`+|\[[^\]]*\]\([^)]*\)")
 # The end of a sentence, and a beginning that is no mark of Markdown.
 END = re.compile(r"(?<=[.!?])(?P<closing>[\"')\]*_]*) +(?=[\"'(\[*_]*[A-Z0-9`\x00])(?!\d+[.)] )(?!\* )")
 LEAD = re.compile(r"\*\*[^*]+\*\*")    # "**Layout.** Parameters lie ..."
@@ -22,7 +22,7 @@ NO_END = re.compile(r"(?:\b(?:e\.g|i\.e|cf|vs|etc|approx|resp|Fig|Sec|No|Dr)|\b[
 
 
 def sentences(text: str) -> list[str]:
-    """The sentences of a paragraph. Code and addresses of links are not looked into."""
+    """The sentences of a paragraph. Code and links are not looked into."""
     kept = SPAN.findall(text)
     masked = SPAN.sub("\x00", text)
     found, begin = [], 0
@@ -62,10 +62,11 @@ def reflowed(text: str) -> str:
             blank = False
             continue
         item = ITEM.match(line)
-        if not line.strip() or ALONE.match(line) or (blank and not item and line.startswith("    ")):
+        code = line.startswith(" " * (4 if blank else len(indent) + 4)) and (blank or paragraph) and not (item and paragraph)
+        if not line.strip() or ALONE.match(line) or code:
             close()
             out.append(line)
-            blank = not line.strip() or (blank and line.startswith("    "))
+            blank = True
             continue
         blank = False
         if item:
