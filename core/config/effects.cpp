@@ -27,7 +27,9 @@ bool holds_codes(const RunConfig& c) { return !coded_weights(c).empty(); }
 bool begins_with_weights(const RunConfig& c) { return !c.checkpoint.init_from.empty(); }
 bool evaluates(const RunConfig& c) { return c.data.eval_fraction > 0.0 || !c.data.eval_files.empty(); }
 bool evaluates_on_the_way(const RunConfig& c) { return evaluates(c) && c.eval.every_steps > 0; }
-bool saves_on_the_way(const RunConfig& c) { return c.checkpoint.every_steps > 0 || c.checkpoint.keep_best; }
+bool saves_on_the_way(const RunConfig& c) {
+  return c.checkpoint.every_steps > 0 || (c.checkpoint.keep_best && evaluates_on_the_way(c));
+}
 bool leaves_root_out(const std::vector<std::string>& patterns) {
   return std::ranges::all_of(patterns, [](const std::string& p) { return std::filesystem::path(p).is_absolute(); });
 }
