@@ -37,7 +37,7 @@ struct ForeignPiece {
 /// those of Mixtral with w1 as gate, w3 as up and w2 as down.
 std::vector<ForeignPiece> pieces_in(Family family, const ModelConfig& model, const StateTensor& tensor);
 
-/// A tensor of zeros, of type fp32, that a family has and a model of this program has not.
+/// A tensor of zeros, of type fp32 if it has any, that a family has and a model of this program has not.
 struct ZeroTensor {
   std::string name;
   Shape shape;
