@@ -136,7 +136,7 @@ template <class T> void embedding(benchmark::State& state) {
   Bench b(state);
   const Tensor ids = b.indices({tokens}, vocabulary), table = b.random<T>({vocabulary, hidden}),
                y = b.empty<T>({tokens, hidden});
-  b.run(moved({y, y}), [&] { embedding_forward(b.stream(), y, ids, {table}); });
+  b.run(moved({y, y}), [&] { embedding_forward(b.stream(), y, ids, {table, {}}); });
 }
 
 template <class T> void embedding_gradient(benchmark::State& state) {

@@ -24,7 +24,7 @@ class Steps {
 
   LateReport& begun(std::int64_t step) {
     const std::int64_t global = config_.batch.global;
-    report_.begun(step, step * global, engine_.step(batches_.training(step - 1, (step - 1) * global), {0.01f}));
+    report_.begun({step, step * global}, engine_.step(batches_.training(step - 1, (step - 1) * global), {0.01f}));
     return report_;
   }
 

@@ -182,7 +182,8 @@ TEST(TreatmentRules, TheLastRuleThatMatchesDecides) {
     TreatmentRules rules;
     for (int i = 0, n = static_cast<int>(random() % 5); i < n; ++i) {
       TreatmentRule rule;
-      if (random() % 2) rule.blocks.push_back({static_cast<std::int64_t>(random() % 3), 1 + random() % 4});
+      const auto below = [&](std::int64_t n) { return static_cast<std::int64_t>(random() % static_cast<unsigned>(n)); };
+      if (random() % 2) rule.blocks.push_back({below(3), 1 + below(4)});
       if (random() % 2) rule.parts = {parts[random() % 5], parts[random() % 5]};
       rule.treatment.draws = i % 2 != 0;
       rule.treatment.weight.forward = static_cast<FormatId>(i + 1);

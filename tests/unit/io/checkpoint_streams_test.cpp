@@ -31,7 +31,7 @@ struct Random {
       tensor.type = i % 4 == 1 ? DType::bf16 : DType::f32;
       for (std::int64_t part = 0; part < parts; ++part) {
         std::int64_t& at = end[model ? 0 : 1];
-        tensor.parts.push_back({part * count, count, at + (foreign ? 1 : 0)});
+        tensor.datasets.push_back({part * count, count, at + (foreign ? 1 : 0)});
         at = (at + count * size_of(tensor.type) + 8) / 8 * 8;
       }
       StateTensor& held_one = held.emplace_back();
@@ -42,7 +42,7 @@ struct Random {
         first += n + static_cast<std::int64_t>(chance() % 2 * 1000);
       }
     }
-    tensors[6].parts.clear();  // of no use to this walk
+    tensors[6].datasets.clear();  // of no use to this walk
     for (std::size_t i = 0; i < tensors.size(); ++i) stored.push_back(i == 6 ? nullptr : &tensors[i]);
   }
   std::vector<std::byte> memory = std::vector<std::byte>(1'600'000);  ///< of any range; untouched
@@ -71,7 +71,7 @@ TEST(Slabs, CoverARanksElementsOnceAndInOrder) {
           ASSERT_EQ(slab.tensor, i);
           ASSERT_EQ(slab.first, range.first + done);
           ASSERT_EQ(static_cast<std::byte*>(slab.values.data) - state.memory.data(), done * size_of(range.values.type));
-          const StoredTensor::Part& part = state.stored[i]->parts.at(slab.part);
+          const StoredTensor::Dataset& part = state.stored[i]->datasets.at(slab.dataset);
           done += slab.values.elements();
           ASSERT_TRUE(slab.first >= part.first && slab.first + slab.values.elements() <= part.first + part.count);
           ASSERT_EQ(slab.offset, part.offset + (slab.first - part.first) * size_of(state.stored[i]->type));

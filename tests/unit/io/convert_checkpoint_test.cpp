@@ -175,7 +175,7 @@ TEST_F(Convert, DamageIsNamedAndNothingIsLeft) {
   convert(hf_folder(at("hf"), mixtral_of(2, 32)), at("a"));
   const Checkpoint sound(at("a"));
   for (const StoredTensor& tensor : sound.tensors()) {
-    const std::int64_t last = tensor.parts.back().offset + tensor.parts.back().count * 4 - 1;
+    const std::int64_t last = tensor.datasets.back().offset + tensor.datasets.back().count * 4 - 1;
     flip(at("a") / "model.h5", last);
     for (Target target : {Target::tessera, Target::safetensors}) {
       ConvertOptions options;

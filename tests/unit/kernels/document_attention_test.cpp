@@ -125,10 +125,11 @@ TYPED_TEST(DocumentAttention, RotaryCountsFromEachDocument) {
     const Tensor table = poisoned<Accumulator<T>>(device, {19, shape.head_dim}), positions = on_device(device, at);
     rotary_table(device.compute(), table, base);
     rotary(device.compute(), shape, qkv, table, Rotation::forward, positions);
-    EXPECT_TRUE(rounded_once(on_host<T>(device, qkv), reference::rotary(shape, wide(values), base, 1, at)));
+    const std::int64_t dims = shape.head_dim;
+    EXPECT_TRUE(rounded_once(on_host<T>(device, qkv), reference::rotary(shape, wide(values), dims, base, 1, at)));
     const auto turned = wide(on_host<T>(device, qkv));
     rotary(device.compute(), shape, qkv, table, Rotation::inverse, positions);
-    EXPECT_TRUE(rounded_once(on_host<T>(device, qkv), reference::rotary(shape, turned, base, -1, at)));
+    EXPECT_TRUE(rounded_once(on_host<T>(device, qkv), reference::rotary(shape, turned, dims, base, -1, at)));
   }
 }
 

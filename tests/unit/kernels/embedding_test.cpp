@@ -90,7 +90,7 @@ TYPED_TEST(Embedding, NoRows) {
   Device device;
   Arena arena = device.arena(Category::activations, 1 << 16);
   const Tensor ids = on_device(device, Ids{}), dy = poisoned<T>(device, {0, 7}), tokens = poisoned<T>(device, {3, 7});
-  EXPECT_NO_THROW(embedding_forward(device.compute(), dy, ids, {tokens}));
+  EXPECT_NO_THROW(embedding_forward(device.compute(), dy, ids, {tokens, {}}));
   const Gradient first{poisoned<A>(device, {3, 7}), 0};
   const Gradient second{on_device(device, Shape{3, 7}, std::vector<A>(21, A(2))), 1};
   const Gradient places{poisoned<A>(device, {3, 7}), 0};
@@ -122,9 +122,9 @@ TEST(EmbeddingChecks, RefuseWhatDoesNotFit) {
   Arena arena = device.arena(Category::activations, 1 << 16);
   const Tensor ids = on_device(device, Ids{0, 1}), y = poisoned<float>(device, {2, 3});
   const Tensor wide = poisoned<float>(device, {5, 4}), tokens = poisoned<float>(device, {5, 3});
-  EXPECT_THROW(embedding_forward(s, y, ids, {wide}), Error);
+  EXPECT_THROW(embedding_forward(s, y, ids, {wide, {}}), Error);
   EXPECT_THROW(embedding_forward(s, y, ids, {tokens, wide}), Error);
-  EXPECT_THROW(embedding_forward(s, poisoned<float>(device, {3, 3}), ids, tokens, {}), Error);
+  EXPECT_THROW(embedding_forward(s, poisoned<float>(device, {3, 3}), ids, {tokens, {}}), Error);
   EXPECT_THROW(embedding_token_gradient(s, arena, {wide, 0}, ids, y), Error);
   EXPECT_THROW(embedding_position_gradient(s, {wide, 0}, y), Error);
   EXPECT_THROW(embedding_position_gradient(s, {poisoned<double>(device, {2, 3}), 0}, y), Error) << "fp32 sums of fp32";
