@@ -182,7 +182,7 @@ TEST(TreatmentRules, TheLastRuleThatMatchesDecides) {
     TreatmentRules rules;
     for (int i = 0, n = static_cast<int>(random() % 5); i < n; ++i) {
       TreatmentRule rule;
-      const auto below = [&](std::int64_t n) { return static_cast<std::int64_t>(random() % static_cast<unsigned>(n)); };
+      const auto below = [&](unsigned most) { return static_cast<std::int64_t>(random() % most); };
       if (random() % 2) rule.blocks.push_back({below(3), 1 + below(4)});
       if (random() % 2) rule.parts = {parts[random() % 5], parts[random() % 5]};
       rule.treatment.draws = i % 2 != 0;
