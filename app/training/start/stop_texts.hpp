@@ -13,11 +13,13 @@ class StopTexts {
 
   /// Adds bytes; returns those that belong to the text for certain: before the end, and in no beginning of an end.
   std::string take(std::string_view bytes);
-  /// The bytes held back, once no more come; empty behind an end.
+  /// The bytes held back before an end, once no more come; empty behind an end.
   std::string rest();
   bool ended() const { return ended_; }
 
  private:
+  std::size_t first() const;
+
   std::vector<std::string> texts_;
   std::string held_;
   bool ended_ = false;

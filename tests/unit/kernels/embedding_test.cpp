@@ -88,7 +88,7 @@ TYPED_TEST(Embedding, NoRows) {
   using T = TypeParam;
   using A = Accumulator<T>;
   Device device;
-  Arena arena = device.arena(Category::activations, 1 << 16);
+  Arena arena = device.arena(Category::activations, 1 << 20);
   const Tensor ids = on_device(device, Ids{}), dy = poisoned<T>(device, {0, 7}), tokens = poisoned<T>(device, {3, 7});
   EXPECT_NO_THROW(embedding_forward(device.compute(), dy, ids, {tokens, {}}));
   const Gradient first{poisoned<A>(device, {3, 7}), 0};
@@ -106,7 +106,7 @@ TYPED_TEST(Embedding, NanReachesItsTokenAlone) {
   using T = TypeParam;
   using A = Accumulator<T>;
   Device device;
-  Arena arena = device.arena(Category::activations, 1 << 16);
+  Arena arena = device.arena(Category::activations, 1 << 20);
   auto dy = uniform<T>(4 * 7, 8);
   for (std::size_t j = 14; j < 21; ++j) dy[j] = T(std::numeric_limits<float>::quiet_NaN());
   const Gradient d{poisoned<A>(device, {3, 7}), 0};
@@ -119,7 +119,7 @@ TYPED_TEST(Embedding, NanReachesItsTokenAlone) {
 TEST(EmbeddingChecks, RefuseWhatDoesNotFit) {
   Device device;
   Stream& s = device.compute();
-  Arena arena = device.arena(Category::activations, 1 << 16);
+  Arena arena = device.arena(Category::activations, 1 << 20);
   const Tensor ids = on_device(device, Ids{0, 1}), y = poisoned<float>(device, {2, 3});
   const Tensor wide = poisoned<float>(device, {5, 4}), tokens = poisoned<float>(device, {5, 3});
   EXPECT_THROW(embedding_forward(s, y, ids, {wide, {}}), Error);
