@@ -4,7 +4,6 @@
 # invocation is a new run, in runs/quickstart-<date>-<time>. Arguments go to `tessera train`, e.g. --set run.steps=20.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-[ -f build/host/CMakeCache.txt ] || export TESSERA_UNITY=ON  # a first build is a whole one
 jobscripts/debian/build.sh host --target tessera
 launcher=$(sed -n 's/^MPIEXEC_EXECUTABLE:[^=]*=//p' build/host/CMakeCache.txt)
 deck=inputs/quickstart/moe_text.yaml
