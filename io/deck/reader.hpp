@@ -76,6 +76,7 @@ class DeckReader : public ConfigVisitor<DeckReader> {
     Node* node;
     std::string prefix;
     std::set<std::string, std::less<>> known;
+    std::string word = {};  ///< path of the word that stands for this map, which complaints then name; empty: none does
   };
 
   Node* take(const char* name);
@@ -88,7 +89,7 @@ class DeckReader : public ConfigVisitor<DeckReader> {
     if (node.kind == Node::Kind::scalar && !std::empty(T::short_forms))
       expand(node, {std::begin(T::short_forms), std::end(T::short_forms)});
     if (node.kind == Node::Kind::map) {
-      maps_.push_back({node.place, &node, path + ".", {}});
+      maps_.push_back({node.place, &node, path + ".", {}, node.text.empty() ? "" : path});
       walk(path, member);
       leave();
     } else {
@@ -108,6 +109,8 @@ class DeckReader : public ConfigVisitor<DeckReader> {
       reading_.fail(node.place, path,
                     shown(node) + " is not " + TypeName<T>::text + ", allowed " + allowed_for<T>(Structure()));
   }
+  /// Refuses a key's value; a word that stands for several keys is refused once, as what the deck gives.
+  void refuse_value(const DeckPosition& place, const std::string& path, const std::string& wrong);
   /// Notes where the value came from; it is of no use if anything in it was wrong.
   void finish_structure(const Node& node, const std::string& path, std::size_t complaints_before);
   void set_origin(const DeckPosition& place, const std::string& path);
@@ -120,7 +123,7 @@ class DeckReader : public ConfigVisitor<DeckReader> {
     typename ValueOf<T>::type value{};
     std::string wrong = read(node, value, rule);
     if (const Retired* const old = find_retired(path, node.text); old && !wrong.empty()) wrong = refusal_of(*old);
-    if (!wrong.empty()) return reading_.fail(node.place, path, wrong);
+    if (!wrong.empty()) return refuse_value(node.place, path, wrong);
     member = std::move(value);
     set_origin(node.place, path);
   }

@@ -182,6 +182,7 @@ void move_to(Node& node, const DeckPosition& place) {
 void expand(Node& word, const std::vector<std::string>& keys) {
   Node map;
   map.kind = Node::Kind::map;
+  map.text = word.text;
   map.place = word.place;
   for (const std::string& key : keys) map.entries.push_back({key, word.place, word});
   word = std::move(map);

@@ -28,7 +28,7 @@ struct Node {
 
   Kind kind = Kind::null;
   Style style = Style::plain;
-  std::string text;  ///< of a scalar
+  std::string text;  ///< of a scalar, or of the word that a map stands for
   DeckPosition place;
   std::vector<Node> items;      ///< of a list
   std::vector<Entry> entries;   ///< of a map, in the order of the file, with duplicates

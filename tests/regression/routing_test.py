@@ -64,12 +64,14 @@ class Routing(runs.Runs):
         self.assertEqual(self.final("off"), digest)
         self.assertFalse(os.path.exists(self.path("off", "routing.jsonl")))
         self.assertNotIn("max_vio", self.json_lines("off", "metrics.jsonl")[0])
-        ways = {2: ["recompute.mode=full"], 3: ["model.moe.weights=discrete"], 4: ["parallel.expert=2"]}
-        for ranks, settings in ways.items():
+        for ranks, setting in ((2, "recompute.mode=full"), (3, "model.moe.weights=discrete")):
             name = f"of{ranks}"
-            self.train(0, ranks, self.deck_of(name), *[word for setting in settings for word in ("--set", setting)])
-            self.assertEqual(self.final(name), digest, settings)
-            self.assertEqual(self.read(name, "routing.jsonl"), want, settings)
+            self.train(0, ranks, self.deck_of(name), "--set", setting)
+            self.assertEqual((self.final(name), self.read(name, "routing.jsonl")), (digest, want), setting)
+        # Experts over two ranks are another sum of their own.
+        for ranks in (2, 4):
+            self.train(0, ranks, self.deck_of(f"p{ranks}"), "--set", "parallel.expert=2")
+        self.assertEqual(*[(self.final(name), self.read(name, "routing.jsonl")) for name in ("p2", "p4")])
 
     def test_the_first_step_is_the_same_on_any_ranks(self):
         """Choices of equal weights: whatever the ranks, micro-batches, sharding, experts' ranks and layout."""
@@ -85,13 +87,14 @@ class Routing(runs.Runs):
     def test_a_restart_cuts_and_a_branch_sets_aside(self):
         self.train(0, 2, self.deck_of("a", every=1))
         want = self.read("a", "routing.jsonl")
-        self.train(75, 2, self.deck_of("b", every=1), "--stop-at", "5")
+        keep = ("--set", "checkpoint.keep_last=9")
+        self.train(75, 2, self.deck_of("b", every=1), "--stop-at", "5", *keep)
         # A machine that dies leaves rows behind the checkpoint, and half a line.
         with open(self.path("b", "routing.jsonl"), "a", encoding="utf-8") as file:
             file.write(want.splitlines()[-1] + '\n{"step": 7, "la')
-        self.train(0, 2, self.deck_of("b", every=1))
+        self.train(0, 2, self.deck_of("b", every=1), *keep)
         self.assertEqual(self.read("b", "routing.jsonl"), want)
-        self.train(0, 2, self.deck_of("b", every=1), "--resume", self.path("b", "step_00000003"))
+        self.train(0, 2, self.deck_of("b", every=1), *keep, "--resume", self.path("b", "step_00000003"))
         self.assertEqual(self.read("b", "routing.jsonl"), want)
         self.assertEqual(self.read("b", "abandoned-1_routing.jsonl"), want)
 

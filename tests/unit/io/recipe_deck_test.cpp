@@ -115,7 +115,15 @@ TEST(RecipeDeck, TextsReadBackToTheSameValues) {
 }
 
 TEST(RecipeDeck, EachErrorHasItsPlace) {
-  EXPECT_EQ(errors("precision: {recipe: {weight: mxfp9}, layers: [{modules: [mlp.left], recipe: bf16}]}").size(), 3u);
+  EXPECT_EQ(errors("precision: {recipe: {weight: mxfp9}, layers: [{modules: [mlp.left], recipe: bf16}]}").size(), 2u);
+  // A word is refused as what the deck gives, once, whatever keys it stands for.
+  const auto only = [](const List& list) { return list.size() == 1 ? list.front() : testing::PrintToString(list); };
+  EXPECT_TRUE(only(errors("precision: {recipe: fp9}")).starts_with("d.yaml:6:21: precision.recipe: fp9 is none of"));
+  EXPECT_TRUE(only(errors("precision: {recipe: {weight: fp9}}")).starts_with("d.yaml:6:30: precision.recipe.weight: "));
+  EXPECT_TRUE(only(errors("", {{"precision.recipe", "fp9"}}))
+                  .starts_with("--set precision.recipe=fp9: precision.recipe: "));
+  EXPECT_TRUE(only(errors("precision: {recipe: nvfp4}", {{"precision.recipe.weight.dgrad", "fp9"}}))
+                  .starts_with("--set precision.recipe.weight.dgrad=fp9: precision.recipe.weight.dgrad: "));
   const List list = errors(R"(precision:
   recipe: {activatoin: mxfp8, gradient: [mxfp8]}
   layers:
