@@ -12,7 +12,7 @@ std::chrono::seconds StepPatience::begin_turn(Clock::time_point now) {
   began_ = now;
   constexpr int enough = 20, times = 20;
   constexpr std::chrono::seconds least{30};
-  if (given_ || turns_ < enough) return whole_;
+  if (given_ || turns_ < enough) return whole_;  // mutation: steps_wait_as_saves_do
   return std::min(whole_, std::max(least, std::chrono::ceil<std::chrono::seconds>(times * longest_)));
 }
 

@@ -34,7 +34,7 @@ std::string StopTexts::take(std::string_view bytes) {
   std::size_t kept = 0;
   for (const std::string& text : texts_) kept = std::max(kept, begun(held_, text));
   const std::size_t undecided = held_.size() - kept;  // an end that begins here may become whole, before another one
-  ended_ = first() <= undecided && first() != std::string::npos;
+  ended_ = first() <= undecided && first() != std::string::npos;  // mutation: an_end_that_began_before
   std::string sure = held_.substr(0, ended_ ? first() : undecided);
   held_ = ended_ ? "" : held_.substr(sure.size());
   return sure;

@@ -6,33 +6,13 @@
 
 #include "kernels/loss/loss.hpp"
 #include "tests/support/golden.hpp"
+#include "tests/support/golden_shape.hpp"
 #include "tests/support/norm.hpp"
 #include "tests/support/tiny_gpt.hpp"
 #include "tests/support/tolerances.hpp"
 
 namespace tessera::test {
 namespace {
-
-/// The golden's model, dense.
-GptShape shape_of(const nlohmann::json& model, DType compute) {
-  GptShape shape;
-  shape.layers = model.at("layers");
-  shape.hidden = model.at("hidden");
-  shape.heads = model.at("heads");
-  shape.kv_heads = model.at("kv_heads");
-  shape.head_dim = model.at("head_dim");
-  shape.ffn = model.at("ffn");
-  shape.seq_len = model.at("seq_len");
-  shape.vocabulary = model.at("vocabulary");
-  shape.norm = choice_named<Norm>(model.at("norm").get<std::string>()).value();
-  shape.position = choice_named<Position>(model.at("position").get<std::string>()).value();
-  shape.activation = choice_named<Activation>(model.at("activation").get<std::string>()).value();
-  shape.rope_base = model.at("rope_base");
-  shape.bias = model.at("bias");
-  shape.tied_head = model.at("tied_head");
-  shape.compute = compute;
-  return shape;
-}
 
 /// Begins documents and drops targets as document_goldens.py does; returns the number of targets.
 std::int64_t set_documents(TinyGpt& gpt) {
@@ -57,7 +37,7 @@ class GptDocuments : public ::testing::TestWithParam<const char*> {};
 TEST_P(GptDocuments, EqualThoseComputedAlone) {
   const Golden golden = read_golden(GetParam());
   for (const DType compute : {DType::f32, DType::bf16}) {
-    TinyGpt gpt(shape_of(golden.index.at("model"), compute), golden.index.at("training").at("sequences"));
+    TinyGpt gpt(dense_shape(golden.index.at("model"), compute), golden.index.at("training").at("sequences"));
     gpt.initialise(golden.seed());
     gpt.set_batch(golden.seed(), 0);
     const std::int64_t targets = set_documents(gpt);
@@ -88,7 +68,7 @@ INSTANTIATE_TEST_SUITE_P(Goldens, GptDocuments, ::testing::Values("documents_gpt
 
 TEST(GptDocuments, ABatchWithoutATargetHasNoGradient) {
   const Golden golden = read_golden("documents_llama");
-  TinyGpt gpt(shape_of(golden.index.at("model"), DType::f32), 4);
+  TinyGpt gpt(dense_shape(golden.index.at("model"), DType::f32), 4);
   gpt.initialise(golden.seed());
   gpt.set_batch(golden.seed(), 0);
   gpt.batch.targets = on_device(gpt.device, std::vector<std::int32_t>(static_cast<std::size_t>(gpt.rows), no_target));
