@@ -370,7 +370,7 @@ void ParamSync::unshard_all(Stream& stream) {
              Swapped("rows[m].first_chunk, chunks = rows[m + 1].first_chunk - first", "0, chunks = rows[count].first_chunk"),
              "unit.newton_schulz_test NewtonSchulz.TheBitsOfAMatrixAreItsOwn"),
     mutation("steps_wait_as_saves_do", "waits inside steps keep the time-out of saves, however short steps are",
-             Swapped("turns_ < enough", "turns_ >= 0"), "unit.step_patience_test StepPatience.IsTwentyTimesTheLongestTurn"),
+             Swapped("turns_ < enough", "turns_ >= 0"), "unit.step_timeout_test StepTimeout.IsTwentyTimesTheLongestTurn"),
     mutation("an_end_that_began_before", "a text ends at an end that is whole, although another one begins before it",
              Swapped("first() <= undecided && ", ""), "unit.stop_texts_test StopTexts.EndWhereverTokensDivideThem"),
 ]

@@ -23,7 +23,7 @@ Training::Training(Device& device, const RunPlan& plan, Batches batches, Mesh& m
                  : std::make_unique<Trace>(plan.config.debug.trace, device, plan, engine_, control, records)),
       report_(device, plan.config, engine_, control, trace_.get(), reading_of(device, trace_.get())),
       profile_(plan.config, device, control, report_),
-      patience_(plan.config.comm) {
+      step_timeout_(plan.config.comm) {
   if (plan.config.debug.replica_hash_every > 0) replicas_.emplace(device, plan);
   if (plan.config.debug.spot_check_every > 0) engine_.spot_check(judge_of_spot_checks(plan, control));
   if (confirms_skips(plan.config, device)) engine_.confirm_skips(judge_of_suspects(plan, control));
@@ -66,7 +66,7 @@ void Training::begin(const RowSink& sink) {
 void Training::make_step() {
   const RunConfig& config = plan_.config;
   const std::int64_t number = step_ + 1;
-  control_.wait_at_most(patience_.begin_turn(StepPatience::Clock::now()));
+  control_.wait_at_most(step_timeout_.begin_turn(StepTimeout::Clock::now()));
   plan_fault(engine_, number);
   profile_.before(number);
   const bool checked = config.debug.spot_check_every > 0 && number % config.debug.spot_check_every == 0;
@@ -92,7 +92,7 @@ void Training::end_step() {
 }
 
 void Training::finish() {
-  control_.wait_at_most(patience_.outside());
+  control_.wait_at_most(step_timeout_.outside());
   profile_.finish();
   report_.finish();
   engine_.sync().unshard_all(engine_.stream());  // no collective stays under way

@@ -8,7 +8,7 @@
 #include "app/training/loop/batches.hpp"
 #include "app/training/loop/evaluation.hpp"
 #include "app/training/loop/replicas.hpp"
-#include "app/training/loop/step_patience.hpp"
+#include "app/training/loop/step_timeout.hpp"
 #include "app/training/tell/late_report.hpp"
 #include "app/training/tell/profile.hpp"
 #include "app/training/tell/trace.hpp"
@@ -85,9 +85,10 @@ class Training {
 
  private:
   void compare_replicas();
-  /// What follows belongs to no step: neither its time-out nor its time.
+  /// To be called before work between steps, such as an evaluation. Waits have the whole time-out then, and no step is
+  /// timed.
   void pause() {
-    control_.wait_at_most(patience_.outside());
+    control_.wait_at_most(step_timeout_.outside());
     report_.pause();
   }
 
@@ -101,7 +102,7 @@ class Training {
   LateReport report_;
   Profile profile_;
   std::optional<ReplicaCheck> replicas_;
-  StepPatience patience_;
+  StepTimeout step_timeout_;
   std::optional<double> evaluated_;
   std::int64_t step_ = 0;
   std::int64_t next_sample_ = 0;  ///< first sample of the next step

@@ -1,10 +1,10 @@
-#include "app/training/loop/step_patience.hpp"
+#include "app/training/loop/step_timeout.hpp"
 
 #include <algorithm>
 
 namespace tessera {
 
-std::chrono::seconds StepPatience::begin_turn(Clock::time_point now) {
+std::chrono::seconds StepTimeout::begin_turn(Clock::time_point now) {
   if (began_) {
     longest_ = std::max(longest_, now - *began_);
     ++turns_;

@@ -10,11 +10,11 @@ namespace tessera {
 /// that is lost without a word is noticed soon. The shorter one is 20 times the longest turn of the loop (a step, and
 /// the saves and evaluations behind it), at least 30 s. It holds from the 21st turn on. Saves and evaluations keep the
 /// whole: their first may take longer than all that was seen. Local.
-class StepPatience {
+class StepTimeout {
  public:
   using Clock = std::chrono::steady_clock;
 
-  explicit StepPatience(const CommConfig& comm) : whole_(comm.timeout()), given_(comm.timeout_s.known()) {}
+  explicit StepTimeout(const CommConfig& comm) : whole_(comm.timeout()), given_(comm.timeout_s.known()) {}
 
   /// A turn of the loop begins, and the one before has ended. Returns the time-out inside its step.
   std::chrono::seconds begin_turn(Clock::time_point now);

@@ -1,6 +1,6 @@
 """A rank that stands still inside a step, without a time-out in the deck: named within that of steps, not after 300 s.
 
-usage: patience_test.py TESSERA MPIEXEC [unittest arguments]
+usage: step_timeout_test.py TESSERA MPIEXEC [unittest arguments]
 """
 import json
 import os
@@ -11,7 +11,7 @@ import time
 import runs
 
 
-class Patience(runs.Runs):
+class StepTimeout(runs.Runs):
     def test_after_twenty_steps_a_stopped_rank_is_named_soon(self):
         endless = ("run.steps=1000000", "eval.every_steps=0", "checkpoint.every_steps=0")
         process = self.start(2, self.deck("a", None), *(word for key in endless for word in ("--set", key)))
