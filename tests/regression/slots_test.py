@@ -195,7 +195,7 @@ class Refusals(Slots):
         self.refused("""precision:
   recipe: {weight: mxfp9, activatoin: mxfp8}
   layers: [{modules: [mlp.left], recipe: bf16}, {blocks: [first 1]}, bf16]""",
-                     "precision.recipe.weight.forward: mxfp9 is none of the choices", "precision.recipe.activatoin: unknown key",
+                     "precision.recipe.weight: mxfp9 is none of the choices", "precision.recipe.activatoin: unknown key",
                      "mlp.left", "precision.layers[1].recipe: missing: a recipe is needed", "precision.layers[2]: ")
 
     def test_a_tied_head(self):
