@@ -22,7 +22,7 @@ def _fields(pid):
 
 
 def environment(pid):
-    """Variables that the process began with."""
+    """Variables that the process began with; none yet while the kernel still sets its memory up, after `exe` names the program."""
     entries = _read(pid, "environ").decode(errors="surrogateescape").split("\0")
     return dict(entry.split("=", 1) for entry in entries if "=" in entry)
 
@@ -69,5 +69,5 @@ def find(program="", folder="", space="", **variables):
 
 
 def ranks(program, folder):
-    """Pids of the ranks that run in a folder, by rank."""
-    return {rank_of(pid): pid for pid in find(program, folder)}
+    """Pids of the ranks that run in a folder, by rank, of those whose variables can be read."""
+    return {rank_of(pid): pid for pid in find(program, folder) if environment(pid)}

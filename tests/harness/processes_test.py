@@ -33,7 +33,7 @@ class Processes(unittest.TestCase):
         process = subprocess.Popen([SLEEP, "600"], cwd=self.folder, env={**os.environ, "MARK": self.mark, **variables})
         self.addCleanup(process.wait)
         self.addCleanup(process.kill)
-        until(lambda: process.pid in processes.find(SLEEP, self.folder))
+        until(lambda: process.pid in processes.find(SLEEP, self.folder, MARK=self.mark))
         return process
 
     def test_each_condition_tells_one_from_another(self):
