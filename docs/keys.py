@@ -30,7 +30,7 @@ def page(text: str) -> str:
         if match := re.fullmatch(r"([a-z_.]+): (.*)", line):
             section, fresh = match[1] + ".", True
             lines += ["", f"## {match[1]}", *(match[2] + ".").replace(". ", ".\n").splitlines()]
-        elif match := re.fullmatch(r" +default (.*); allowed (.*); (fixed|may change|--allow-change)", line):
+        elif match := re.fullmatch(r" +default (.*); allowed (.*); (fixed|may change(?:, its contents: --allow-change)?|--allow-change)", line):
             if not pending:
                 raise ValueError(f"a default without its key: {line}")
             lines += TABLE if fresh else []

@@ -21,14 +21,23 @@ const char* restart_text(Restart restart) {
   switch (restart) {
     case Restart::fixed: return "fixed: a resumed run must keep it";
     case Restart::on_request: return "fixed, unless `train --allow-change` names it";
+    case Restart::contents:
+      return "may change in a resumed run; the contents behind it only if `train --allow-change` names it";
+    case Restart::told:
     case Restart::may_change: return "may change in a resumed run";
   }
   return "";
 }
 
 const char* short_text(Restart restart) {
-  constexpr const char* names[] = {"fixed", "--allow-change", "may change"};
-  return names[static_cast<int>(restart)];
+  switch (restart) {
+    case Restart::fixed: return "fixed";
+    case Restart::on_request: return "--allow-change";
+    case Restart::contents: return "may change, its contents: --allow-change";
+    case Restart::told:
+    case Restart::may_change: return "may change";
+  }
+  return "";
 }
 
 /// The values of a deck with their origins; none without a deck.

@@ -5,7 +5,7 @@
 #include <map>
 #include <set>
 
-#include "core/config/config.hpp"
+#include "core/config/each_section.hpp"
 #include "core/config/structure.hpp"
 #include "core/config/value.hpp"
 #include "core/config/visitor.hpp"
@@ -29,13 +29,9 @@ class Describer : public ConfigVisitor<Describer> {
       if (walked_.insert(TypeName<Item>::text).second) walk(key.path, item);
     }
   }
-  template <class S> const S* enter(const Section& section, const S& member) {
+  template <class S> const auto* enter(const Section& section, const S& member) {
     docs.push_back({KeyDoc::Kind::section, section.path, "a section", "", "", Restart::may_change, section.help, {}});
-    return &member;
-  }
-  template <class S> const S* enter(const Section& section, const std::optional<S>&) {
-    static const S standard;
-    return enter(section, standard);
+    return present(member);
   }
 
  private:
@@ -88,8 +84,7 @@ std::size_t tolerance(std::string_view word) { return std::max<std::size_t>(1, w
 const std::vector<KeyDoc>& key_docs() {
   static const std::vector<KeyDoc> docs = [] {
     Describer describer;
-    const RunConfig defaults;
-    RunConfig::visit(defaults, describer);
+    RunConfig::visit(every_section(), describer);
     return describer.docs;
   }();
   return docs;

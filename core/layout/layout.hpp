@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "core/config/choices.hpp"
 #include "core/layout/dealing.hpp"
 #include "core/config/choices.hpp"
 #include "core/layout/param.hpp"

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/config/config.hpp"
+
 namespace tessera {
 namespace {
 

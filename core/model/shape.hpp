@@ -2,13 +2,16 @@
 #include <cstdint>
 #include <optional>
 
-#include "core/config/config.hpp"
+#include "core/config/choices.hpp"
+#include "core/config/mixture_blocks.hpp"
 #include "core/layout/ranks.hpp"
 #include "kernels/attention/attention.hpp"
 #include "kernels/base/index.hpp"
 #include "kernels/moe/moe.hpp"
 
 namespace tessera {
+
+struct RunConfig;
 
 /// The experts of a mixture-of-experts layer.
 struct MoeShape {

@@ -1,7 +1,7 @@
 #pragma once
 #include <cstdint>
 
-#include "core/config/config.hpp"
+#include "core/config/sections/optimizer.hpp"
 
 namespace tessera {
 

@@ -233,7 +233,7 @@ RunConfig only_generating(const RunConfig& config, int ranks) {
   if (plain.model.moe) plain.model.moe->weights = ExpertWeights::single;
   plain.precision.compute = config.precision.compute;
   plain.data.kind = DataKind::tokens;
-  plain.batch = {ranks, 1};
+  plain.batch = {.global = ranks, .micro = 1};
   derive(plain);
   return plain;
 }

@@ -6,7 +6,6 @@
 
 #include <fmt/format.h>
 
-#include "core/config/batch_advice.hpp"
 #include "core/config/treatments.hpp"
 #include "core/plan/plan.hpp"
 #include "core/recipe/recipe.hpp"

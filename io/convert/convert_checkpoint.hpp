@@ -11,11 +11,7 @@
 namespace tessera {
 
 /// The format that a conversion writes.
-enum class Target { tessera, safetensors };
-template <>
-struct Names<Target> {
-  static constexpr Name<Target> table[] = {{Target::tessera, "tessera"}, {Target::safetensors, "safetensors"}};
-};
+TESSERA_CHOICE(Target, tessera, safetensors);
 
 /// Options of `tessera checkpoint convert`.
 struct ConvertOptions {

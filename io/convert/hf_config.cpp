@@ -296,7 +296,7 @@ RunConfig run_of(const ModelConfig& model, const std::string& name) {
   config.model = model;
   config.data.kind = DataKind::tokens;
   config.data.files = {"*.bin"};
-  config.batch = {1, 1};
+  config.batch = {.global = 1, .micro = 1};
   derive(config);
   return config;
 }

@@ -4,6 +4,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 
+#include "core/config/config.hpp"
 #include "io/convert/hf_names.hpp"
 
 namespace tessera {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "core/config/config.hpp"
 #include "core/model/gpt.hpp"
 
 namespace tessera {

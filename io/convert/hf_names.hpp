@@ -2,22 +2,13 @@
 #include <string_view>
 #include <vector>
 
-#include "core/config/config.hpp"
+#include "core/config/sections/model.hpp"
 #include "core/state/state_dict.hpp"
 
 namespace tessera {
 
 /// The families of models that both this program and Hugging Face's transformers know, named by their model_type.
-enum class Family { gpt2, llama, mistral, mixtral, qwen2, qwen3, qwen2_moe, qwen3_moe, olmoe, glm4_moe, dots1 };
-template <>
-struct Names<Family> {
-  static constexpr Name<Family> table[] = {{Family::gpt2, "gpt2"},       {Family::llama, "llama"},
-                                           {Family::mistral, "mistral"}, {Family::mixtral, "mixtral"},
-                                           {Family::qwen2, "qwen2"},     {Family::qwen3, "qwen3"},
-                                           {Family::qwen2_moe, "qwen2_moe"}, {Family::qwen3_moe, "qwen3_moe"},
-                                           {Family::olmoe, "olmoe"},     {Family::glm4_moe, "glm4_moe"},
-                                           {Family::dots1, "dots1"}};
-};
+TESSERA_CHOICE(Family, gpt2, llama, mistral, mixtral, qwen2, qwen3, qwen2_moe, qwen3_moe, olmoe, glm4_moe, dots1);
 
 /// Whether a file holds a matrix as [out, in], or as [in, out] like GPT-2's Conv1D.
 enum class Orientation { as_is, transposed };

@@ -4,7 +4,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/config/config.hpp"
+#include "core/config/section.hpp"
 
 namespace tessera {
 

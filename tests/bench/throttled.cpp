@@ -30,7 +30,7 @@ RunConfig model(std::int64_t ranks, std::int64_t length) {
   config.model.heads = 4;
   config.model.seq_len = length;
   config.data.files = {"random tokens"};
-  config.batch = {ranks, 1};
+  config.batch = {.global = ranks, .micro = 1};
   config.reduce.bucket_mib = 1;
   derive(config);
   return config;

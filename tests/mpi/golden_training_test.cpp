@@ -76,7 +76,7 @@ RunConfig config_of(const Golden& golden, Compute compute) {
   config.data.files = {"in memory"};
   config.data.eval_fraction = 0.0;
   config.data.shuffle = false;
-  config.batch = {training.at("sequences"), 1};
+  config.batch = {.global = training.at("sequences"), .micro = 1};
   config.precision.compute = compute;
   config.reduce.bucket_mib = 0.004;  // about a thousand elements, so that there are many groups
   config.optimizer.lr = training.at("lr");

@@ -2,7 +2,7 @@
 #include <chrono>
 #include <optional>
 
-#include "core/config/comm_config.hpp"
+#include "core/config/sections/comm.hpp"
 
 namespace tessera {
 

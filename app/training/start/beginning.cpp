@@ -85,7 +85,7 @@ Beginning begin_run(const PreparedRun& run, const RunRequest& request, const Mpi
   origin.world_size = mpi.size();
   const ExpertLayout layout = config.checkpoint.expert_layout;
   const ExpertWeights held = config.model.moe ? config.model.moe->weights : ExpertWeights::single;
-  origin.experts = layout == ExpertLayout::as_in_memory ? held
+  origin.experts = layout == ExpertLayout::automatic ? held
                    : layout == ExpertLayout::single     ? ExpertWeights::single
                                                         : ExpertWeights::discrete;
   origin.command_line = fmt::format("{}", fmt::join(request.command_line, " "));

@@ -19,9 +19,8 @@ namespace {
 constexpr const char* corpus_keys[] = {"data.files", "data.root", "data.kind"};
 
 bool may_be_named(const KeyDoc& doc) {
-  const bool corpus = std::ranges::find(corpus_keys, doc.path) != std::end(corpus_keys);
-  const bool contents = corpus || doc.path == "data.tokenizer";  // paths, whose files' contents must stay
-  return doc.kind == KeyDoc::Kind::key && (doc.restart == Restart::on_request || contents);
+  const bool asked = doc.restart == Restart::on_request || doc.restart == Restart::contents;
+  return doc.kind == KeyDoc::Kind::key && asked;
 }
 
 std::string all_changeable() {

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "core/config/restart.hpp"
 #include "io/checkpoint/manifest.hpp"
 #include "io/deck/deck.hpp"
 

@@ -9,6 +9,7 @@
 #include "app/training/start/evaluated.hpp"
 #include "app/training/start/known_tokenizer.hpp"
 #include "app/training/start/preparation.hpp"
+#include "core/config/restart.hpp"
 #include "io/convert/hf_companions.hpp"
 #include "io/convert/hf_folder.hpp"
 #include "io/files/access.hpp"
@@ -86,7 +87,7 @@ std::vector<std::string> other_keys(const ModelConfig& given, const RunConfig& w
   as_given.model = given;
   std::vector<std::string> lines;
   for (const KeyChange& change : changed_keys(as_given, wanted))
-    if (change.restart != Restart::may_change &&
+    if (must_keep(change.restart) &&
         std::ranges::find(seen_in_tensors, change.key) == std::end(seen_in_tensors))
       lines.push_back(fmt::format("key: {} was {}, is {} in the deck", change.key, change.before, change.now));
   return lines;

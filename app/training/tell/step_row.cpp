@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "app/training/tell/routing_rows.hpp"
+#include "core/config/config.hpp"
 #include "core/optim/schedule.hpp"
 
 namespace tessera {

@@ -64,7 +64,7 @@ class MixedBatches : public testing::Test {
   RunConfig config_ = [] {
     RunConfig config = test::dense(Compute::fp32);
     config.data.mixture = {3, 1};
-    config.batch = {12, 1};
+    config.batch = {.global = 12, .micro = 1};
     return config;
   }();
   Counting large_{0, 1000}, small_{second, 10};

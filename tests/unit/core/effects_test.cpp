@@ -7,22 +7,12 @@
 
 #include "core/config/keys.hpp"
 #include "core/config/values.hpp"
+#include "tests/support/sound_config.hpp"
 
 namespace tessera {
 namespace {
 
-RunConfig sound() {
-  RunConfig config;
-  config.run.steps = 100;
-  config.model.layers = 2;
-  config.model.hidden = 96;
-  config.model.heads = 6;
-  config.model.seq_len = 32;
-  config.data.files = {"*.txt"};
-  config.batch.global = 8;
-  config.batch.micro = 2;
-  return config;
-}
+using test::sound;
 
 void mix(RunConfig& config) {
   config.model.moe.emplace();

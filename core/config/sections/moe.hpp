@@ -1,42 +1,34 @@
 #pragma once
 #include <cstdint>
+#include <span>
+#include <vector>
 
-#include "core/config/choices.hpp"
-#include "core/config/rule.hpp"
+#include "core/config/mixture_blocks.hpp"
+#include "core/config/section.hpp"
 
-/// Section model.moe of a deck; config.hpp says how visit() lists keys.
 namespace tessera {
 
-/// The blocks of a model, counted from 0, whose feed-forward layer is a mixture of experts; the others' are dense.
-struct MixtureBlocks {
-  std::int64_t first_dense = 0, every = 1;
-  bool contain(std::int64_t block) const { return block >= first_dense && (block + 1) % every == 0; }
-  /// How many of the first `blocks` are such.
-  std::int64_t among(std::int64_t blocks) const {
-    return blocks > first_dense ? blocks / every - first_dense / every : 0;
-  }
-};
-
+/// Section `model.moe` of a deck.
 struct MoeConfig {
   std::int64_t experts = 0;
   std::int64_t top_k = 0;
-  ExpertWeights weights = ExpertWeights::single;
-  Derived<bool> renormalize;
-  Derived<double> balance_coef;
-  Derived<double> z_coef;
   Derived<std::int64_t> ffn;
   std::int64_t first_dense = 0;
   std::int64_t every = 1;
   std::int64_t shared_ffn = 0;
   bool shared_gate = false;
+  ExpertWeights weights = ExpertWeights::single;
   Scores scores = Scores::softmax;
   RouterLogits logits = RouterLogits::fp32;
+  Derived<bool> renormalize;
   double scale = 1;
   std::int64_t groups = 1;
   Derived<std::int64_t> top_groups;
   bool bias = false;
   double bias_rate = 0.001;
   BalanceOver balance_over = BalanceOver::sequence;
+  Derived<double> balance_coef;
+  Derived<double> z_coef;
 
   MixtureBlocks blocks() const { return {first_dense, every}; }
 
@@ -68,15 +60,22 @@ struct MoeConfig {
     v.key("bias", self.bias, OneOf(), fixed,
           "Add to the scores, for the choice alone, a bias of each expert that rises while the expert has less than "
           "its share of a step's tokens, and falls while it has more (loss-free balancing)");
-    v.key("bias_rate", self.bias_rate, from_to(0, 1e3), may_change, "How much that bias changes in a step; 0: frozen");
+    v.key("bias_rate", self.bias_rate, from_to(0, 1e3), told, "How much that bias changes in a step; 0: frozen");
     v.key("balance_over", self.balance_over, OneOf(), fixed,
           "What the balance loss takes for an expert's load. sequence: its share of the sequence's slots; batch: its "
           "share of the whole batch's, in the step before");
-    v.derived("balance_coef", self.balance_coef, from_to(0, 1e3), may_change, "0.0001 with bias, else 0.01",
+    v.derived("balance_coef", self.balance_coef, from_to(0, 1e3), told, "0.0001 with bias, else 0.01",
               "Weight of the balance loss (Switch)");
-    v.derived("z_coef", self.z_coef, from_to(0, 1e3), may_change, "0 with scores sigmoid, else 0.001",
+    v.derived("z_coef", self.z_coef, from_to(0, 1e3), told, "0 with scores sigmoid, else 0.001",
               "Weight of the router's z-loss (ST-MoE)");
   }
+
+  void derive(const RunConfig& config);
+  void check(const RunConfig& config, std::vector<Finding>& found) const;
+  void advise(const RunConfig& config, std::vector<Finding>& found) const;
+  static std::span<const Effect> effects();
+  static std::span<const OtherName> other_names();
+
   bool operator==(const MoeConfig&) const = default;
 };
 

@@ -1,43 +1,21 @@
 #include <gtest/gtest.h>
 
-#include "core/config/config.hpp"
+#include "tests/support/sound_config.hpp"
 
 namespace tessera {
 namespace {
 
-using List = std::vector<std::string>;
-
-RunConfig of_experts(std::int64_t experts, std::int64_t top_k) {
-  RunConfig config;
-  config.run.steps = 100;
-  config.model.layers = 2;
-  config.model.hidden = 96;
-  config.model.heads = 6;
-  config.model.seq_len = 32;
-  config.model.moe = MoeConfig{};
-  config.model.moe->experts = experts;
-  config.model.moe->top_k = top_k;
-  config.data.files = {"*.txt"};
-  config.batch = {8, 2};
-  return config;
-}
-
-List contradictions(RunConfig config) {
-  derive(config);
-  List list;
-  for (const Finding& finding : check(config)) list.push_back(finding.keys.front() + ": " + finding.text);
-  return list;
-}
+using namespace test;
 
 RunConfig mixture(std::int64_t experts, std::int64_t top_k, void (*change)(MoeConfig&)) {
-  RunConfig config = of_experts(experts, top_k);
+  RunConfig config = with_experts(experts, top_k);
   change(*config.model.moe);
   return config;
 }
 
-TEST(Check, GroupsHoldTheChosenExperts) {
+TEST(MoeSection, GroupsHoldTheChosenExperts) {
   const auto of = [](std::int64_t experts, std::int64_t top_k, std::int64_t groups, std::int64_t top_groups) {
-    RunConfig config = of_experts(experts, top_k);
+    RunConfig config = with_experts(experts, top_k);
     config.model.moe->groups = groups;
     config.model.moe->top_groups = top_groups;
     return contradictions(config);
@@ -56,9 +34,9 @@ TEST(Check, GroupsHoldTheChosenExperts) {
                                  "use 2 or more"});
 }
 
-TEST(Check, AMixtureHasLayersWithExperts) {
+TEST(MoeSection, AMixtureHasLayersWithExperts) {
   const auto of = [](std::int64_t layers, std::int64_t first_dense, std::int64_t every) {
-    RunConfig config = of_experts(4, 2);
+    RunConfig config = with_experts(4, 2);
     config.model.layers = layers;
     config.model.moe->first_dense = first_dense;
     config.model.moe->every = every;
@@ -79,7 +57,7 @@ TEST(Check, AMixtureHasLayersWithExperts) {
                                               "one, or leave model.moe out"});
 }
 
-TEST(Check, AGateNeedsASharedExpert) {
+TEST(MoeSection, AGateNeedsASharedExpert) {
   EXPECT_EQ(contradictions(mixture(4, 2, [](MoeConfig& m) { m.shared_gate = true; })),
             List{"model.moe.shared_gate: there is no shared expert whose answer it could multiply: give shared_ffn its "
                  "width, or leave the gate out"});
@@ -90,10 +68,10 @@ TEST(Check, AGateNeedsASharedExpert) {
             List{});
 }
 
-TEST(Check, SlotsAreCountedExactly) {
+TEST(MoeSection, SlotsAreCountedExactly) {
   RunConfig config = mixture(4, 2, [](MoeConfig& m) { m.bias = true; });
   config.model.seq_len = 1 << 15;
-  config.batch = {(1 << 10) - 1, 1};
+  config.batch = {.global = (1 << 10) - 1, .micro = 1};
   EXPECT_EQ(contradictions(config), List{});
   config.batch.global = 1 << 10;  // an even share of 2^24 tokens
   EXPECT_EQ(contradictions(config).size(), 1u);
@@ -109,7 +87,7 @@ TEST(Check, SlotsAreCountedExactly) {
   EXPECT_EQ(contradictions(config), List{});
 }
 
-TEST(Derive, KeysOfExpertsFollowFromOthers) {
+TEST(MoeSection, KeysOfExpertsFollowFromOthers) {
   RunConfig config = mixture(8, 2, [](MoeConfig& m) { m.groups = 4; });
   derive(config);
   const MoeConfig plain = *config.model.moe;
@@ -124,6 +102,17 @@ TEST(Derive, KeysOfExpertsFollowFromOthers) {
   derive(config);
   EXPECT_EQ(config.model.moe->balance_coef.get(), 0.0001);
   EXPECT_EQ(config.model.moe->z_coef.get(), 0);
+}
+
+TEST(MoeSection, TokensVisitExpertsThatAre) {
+  EXPECT_EQ(contradictions(with_experts(4, 5)), List{"model.moe.top_k: 5 of 4 experts: at most all of them"});
+  EXPECT_TRUE(derived(with_experts(4, 2)).model.moe->renormalize.get());
+  RunConfig config = with_experts(4, 1);
+  EXPECT_FALSE(derived(config).model.moe->renormalize.get());
+  EXPECT_EQ(advice(config), List{});
+  config.model.moe->renormalize = true;
+  EXPECT_EQ(advice(config), List{"model.moe.renormalize: with top_k 1 every weight is 1 and the router learns from its "
+                                 "own losses alone"});
 }
 
 }  // namespace
