@@ -71,13 +71,14 @@ Mpi::~Mpi() {
   const bool several = several_hosts(), may_hang = finalize_may_hang(several);
   state.watch.reset();
   if (!state.finalise) return;
-  // On one host nothing is known to hang, and ranks may share few cores.
+  // On one host nothing is known to hang, ranks may share few cores, and the end of a rank is noticed until the last.
+  // On several hosts the alarm may end ranks, whose work is done, at different moments: that is no news to the others.
   const Alarm alarm(std::chrono::seconds(several ? 8 : 120), static_cast<Exit>(state.code), "");
+  if (several) state.peers.reset();
   if (!may_hang) {
     MPI_Finalize();
-    return;  // the end of a rank is noticed until now
+    return;
   }
-  state.peers.reset();
   // Hydra reads what ranks have printed, and hears that they end in order, before rank 0 ends them.
   std::this_thread::sleep_for(std::chrono::milliseconds(rank == 0 ? 300 : 5000));
   if (rank == 0) MPI_Abort(MPI_COMM_WORLD, state.code);

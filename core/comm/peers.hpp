@@ -17,7 +17,7 @@ class Peers {
   /// Connects the ranks; null if there is one alone, or if they cannot be connected, which rank 0 then says on stderr.
   /// `hosts`: of every rank. Collective over the world.
   static std::unique_ptr<Peers> connect(Control& control, const std::vector<std::string>& hosts);
-  /// Says that this rank has done its work. Call it after MPI_Finalize, which waits for the others too. Local.
+  /// Says that this rank has done its work, so that its end is no news. Local.
   ~Peers();
   Peers(const Peers&) = delete;
   Peers& operator=(const Peers&) = delete;

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs the missing ones of the Debian packages that Tessera is built and tested with, without questions.
-#   install-deps.sh [--slurm] [--clang] [--arm64] [--prose]   --slurm: also a Slurm of one machine, for the job scripts
+#   install-deps.sh [--slurm] [--clang] [--arm64] [--prose]   --slurm: also a Slurm of one machine, for the job scripts, and networks of simulated hosts
 #                                                             --clang: also the compiler of preset clang, and its OpenMP
 #                                                             --arm64: also a cross compiler for 64-bit Arm, and qemu
 #                                                             --prose: also the text of inputs/prose
@@ -13,7 +13,7 @@ packages=(build-essential ca-certificates ccache cmake git ninja-build pkg-confi
   python3 python3-h5py python3-pip python3-venv)
 for argument in "$@"; do
   case $argument in
-    --slurm) packages+=(slurm-wlm munge) ;;
+    --slurm) packages+=(slurm-wlm munge iproute2) ;;
     --clang) packages+=(clang-22 libomp-22-dev) ;;
     --arm64) packages+=(g++-aarch64-linux-gnu qemu-user) ;;
     --prose) packages+=(bible-kjv) ;;

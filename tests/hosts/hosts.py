@@ -33,7 +33,7 @@ def impossible(launcher):
     if "HYDRA" not in command(launcher, "--version").stdout:
         return f"{launcher} is no Hydra (MPICH)"
     tried = command("unshare", *NAMESPACES, "-f", "--mount-proc", "sh", "-c",
-                    "hostname other && mount -t tmpfs tmpfs /dev/shm && ip link add name one type veth peer name two && ip link add name three type bridge")
+                    "hostname other && mount -t tmpfs tmpfs /dev/shm && ip link add name one type veth peer name two && ip link add name three type bridge && test -c /dev/net/tun")
     return f"namespaces are not allowed here: {tried.stderr.strip()}" if tried.returncode else ""
 
 
@@ -52,6 +52,7 @@ class Hosts(contextlib.ExitStack):
         super().__init__()
         self.folder, self.names, self.pids = folder, [f"h{i + 1}" for i in range(count)], {}
         self.environment = {}  # by host: variables that ranks have there alone
+        self.cables = {}  # by host: the program that passes its packets on, if its cable is not a perfect one
 
     def __enter__(self):
         super().__enter__()
@@ -85,14 +86,15 @@ class Hosts(contextlib.ExitStack):
     def address(self, name):
         return f"{NETWORK}.{name[1:]}" if name in self.names else f"{NETWORK}.254"
 
-    def process(self, *words):
-        made = subprocess.Popen(words, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True, preexec_fn=with_the_test)
-        self.callback(made.wait)
+    def process(self, *words, **options):
+        made = subprocess.Popen(words, **{"stdin": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, **options}, start_new_session=True,
+                                preexec_fn=with_the_test)
+        self.enter_context(made)
         self.callback(made.kill)
         return made
 
-    def boot(self, name):
-        """Starts a host, for the first time or after it was lost."""
+    def boot(self, name, perfect=True):
+        """Starts a host, for the first time or after it was lost. Only a cable that is not perfect can be made bad()."""
         self.write(f"{name}.boot", str(uuid.uuid4()) + "\n")
         os.makedirs(self.path(f"{name}.own"), exist_ok=True)
         with contextlib.suppress(FileNotFoundError):
@@ -105,11 +107,28 @@ class Hosts(contextlib.ExitStack):
         self.write(f"{name}.pid", str(pid))
         with contextlib.suppress(RuntimeError):  # the system removes a lost host's link some time after it
             self.inside("login", "ip", "link", "delete", name)
-        self.inside("login", "ip", "link", "add", name, "type", "veth", "peer", "name", "eth0", "netns", str(pid))
+        if cable := self.cables.pop(name, None):
+            cable.kill()
+            cable.wait()
+        if perfect:
+            self.inside("login", "ip", "link", "add", name, "type", "veth", "peer", "name", "eth0", "netns", str(pid))
+        else:
+            self.lay_cable(name)
         self.inside("login", "ip", "link", "set", name, "master", "br0", "up")
         self.inside(name, "ip", "addr", "add", self.address(name) + "/24", "dev", "eth0")
         self.inside(name, "ip", "link", "set", "lo", "up")
         self.inside(name, "ip", "link", "set", "eth0", "up")
+
+    def lay_cable(self, name):
+        words = ("nsenter", "-t", str(self.pids["login"]), "-n", sys.executable, os.path.join(HERE, "cable.py"), name, str(self.pids[name]))
+        self.cables[name] = self.process(*words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=None, text=True)
+        if self.cables[name].stdout.readline() != "up\n":
+            raise RuntimeError(f"no cable to {name}")
+
+    def bad(self, name, delay=0.0, loss=0.0):
+        """Delays each packet of the host's cable by so many seconds, and loses that share of them."""
+        self.cables[name].stdin.write(f"{delay} {loss}\n")
+        self.cables[name].stdin.flush()
 
     def inside(self, name, *words):
         """Runs a command in a host's network."""
@@ -122,10 +141,21 @@ class Hosts(contextlib.ExitStack):
         """Takes the host's network "down", for the host unseen, as a cable behind a switch; or "up"."""
         self.inside("login", "ip", "link", "set", name, state)
 
-    def shape(self, name, *discipline):
-        """Sets the queueing discipline of both ends of the host's link, such as "netem", "delay", "20ms"."""
-        self.inside("login", "tc", "qdisc", "replace", "dev", name, "root", *discipline)
-        self.inside(name, "tc", "qdisc", "replace", "dev", "eth0", "root", *discipline)
+    def slow(self, name, rate):
+        """Limits both directions of the host's link to a rate such as "50mbit"."""
+        for place, end in (("login", name), (name, "eth0")):
+            self.inside(place, "tc", "qdisc", "replace", "dev", end, "root", "tbf", "rate", rate, "burst", "64kb", "latency", "50ms")
+
+    def answers_after(self, name, other):
+        """Seconds until another host has refused a connection: one way there and back. The shortest of five."""
+        tried = """import socket, sys, time
+took = []
+for _ in range(5):
+    begun = time.monotonic()
+    socket.socket().connect_ex((sys.argv[1], 9))
+    took.append(time.monotonic() - begun)
+print(min(took))"""
+        return float(self.inside(name, sys.executable, "-c", tried, self.address(other)))
 
     def bytes_sent(self, name):
         return json.loads(self.inside(name, "ip", "-s", "-j", "link", "show", "dev", "eth0"))[0]["stats64"]["tx"]["bytes"]
@@ -161,11 +191,15 @@ class Hosts(contextlib.ExitStack):
         variables = {**os.environ, "OMP_NUM_THREADS": "1", "TESSERA_TEST_HOSTS": self.folder, **(environment or {})}
         with open(self.path(out + ".out"), "w") as file, open(self.path(out + ".err"), "w") as errors:
             started = subprocess.Popen(
-                ["nsenter", "-t", str(self.pids["login"]), "-m", "-u", "-n", f"--wd={self.folder}", "--", *words],
-                stdin=subprocess.DEVNULL, stdout=file, stderr=errors, env=variables, preexec_fn=with_the_test)
+                [*self.words("login"), *words], stdin=subprocess.DEVNULL, stdout=file, stderr=errors, env=variables, preexec_fn=with_the_test)
         self.callback(started.wait)
         self.callback(started.kill)
         return started
+
+    def words(self, name):
+        """What a command begins with that runs on the host, in the hosts' folder."""
+        own = ("-i", "-p") if name in self.names else ()
+        return "nsenter", "-t", str(self.pids[name]), "-m", "-u", *own, "-n", f"--wd={self.folder}", "--"
 
     def codes(self, out):
         """Exit code by rank, of those that have ended by themselves."""

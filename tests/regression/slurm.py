@@ -1,4 +1,4 @@
-"""A temporary Slurm on this machine, with its own folder and ports, for the duration of a `with` block."""
+"""A temporary Slurm on this machine, or on hosts that it simulates, with its own folder, for the duration of a `with` block."""
 import contextlib
 import os
 import shutil
@@ -14,7 +14,7 @@ import processes  # noqa: E402
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scontrol", "scancel", "sinfo")
 PATH = os.environ.get("PATH", "") + os.pathsep + "/usr/sbin"
 CONFIGURATION = """ClusterName=tessera
-SlurmctldHost={host}(127.0.0.1)
+SlurmctldHost={host}({address})
 SlurmctldPort={controller}
 SlurmUser=root
 AuthType=auth/munge
@@ -85,14 +85,30 @@ def end_all(configuration, seconds=60):
         time.sleep(0.05)
 
 
+class ThisMachine:
+    """Where a Slurm runs: nodes that are this machine, under several names if they are several."""
+
+    def __init__(self, nodes):
+        self.host, self.address = socket.gethostname().split(".")[0], "127.0.0.1"  # of the controller
+        self.nodes = [f"t{i + 1}" for i in range(nodes)] if nodes > 1 else [self.host]
+
+    def places(self, ports):
+        """Of each node: host name, address, port of its daemon."""
+        return [(self.host, self.address, port) for port in ports]
+
+    def words(self, node=""):
+        """What a command begins with that runs on the node, or else where the controller is."""
+        return ()
+
+
 class Slurm:
-    def __init__(self, folder, cpus, nodes=1):
-        """`folder`: an empty folder, used by this Slurm until the block ends. Several nodes, of `cpus` each, are this machine
-        under several names."""
+    def __init__(self, folder, cpus, nodes=1, where=None):
+        """`folder`: an empty folder, used by this Slurm until the block ends. `cpus`: of each node. `where`: as ThisMachine, which is the
+        default, of so many nodes."""
         self.folder, self.cpus, self.daemons = folder, cpus, []
         self.slurmd = {}  # by node
-        self.nodes = [f"t{i + 1}" for i in range(nodes)] if nodes > 1 else []
-        self.host = socket.gethostname().split(".")[0]
+        self.where = where or ThisMachine(nodes)
+        self.nodes = self.where.nodes
         self.environment = {**os.environ, "PATH": PATH, "SLURM_CONF": self.path("slurm.conf")}
         self.alive = -1
 
@@ -129,31 +145,31 @@ class Slurm:
         os.close(gone)
 
     def start(self):
-        names = self.nodes or [self.host]
-        for name in ("state", *(f"spool.{node}" for node in names)):
+        for name in ("state", *(f"spool.{node}" for node in self.nodes)):
             os.mkdir(self.path(name))
         with open(self.path("munge.key"), "wb", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
             file.write(os.urandom(128))
-        controller, *ports = free_ports(1 + len(names))
-        nodes = "\n".join(f"NodeName={name} NodeHostname={self.host} NodeAddr=127.0.0.1 Port={port} CPUs={self.cpus} State=UNKNOWN"
-                          for name, port in zip(names, ports))
+        controller, *ports = free_ports(1 + len(self.nodes))
+        nodes = "\n".join(f"NodeName={name} NodeHostname={host} NodeAddr={address} Port={port} CPUs={self.cpus} State=UNKNOWN"
+                          for name, (host, address, port) in zip(self.nodes, self.where.places(ports)))
         with open(self.path("slurm.conf"), "w", encoding="ascii") as file:
-            file.write(CONFIGURATION.format(host=self.host, controller=controller, nodes=nodes, folder=self.folder, patience=10 if self.nodes else 300))
+            file.write(CONFIGURATION.format(host=self.where.host, address=self.where.address, controller=controller, nodes=nodes, folder=self.folder,
+                                            patience=10 if len(self.nodes) > 1 else 300))
         open(self.path("cgroup.conf"), "w").close()
-        self.daemon("munged", "--foreground", "--force", *(f"--{key}={self.path('munge.' + end)}" for key, end in (
+        self.daemon("", "munged", "--foreground", "--force", *(f"--{key}={self.path('munge.' + end)}" for key, end in (
             ("socket", "socket"), ("key-file", "key"), ("pid-file", "pid"), ("log-file", "log"), ("seed-file", "seed"))))
         until(120, "munged", lambda: os.path.exists(self.path("munge.socket")))
-        self.daemon("slurmctld", "-D", "-c")
-        for name in names:
+        self.daemon("", "slurmctld", "-D", "-c")
+        for name in self.nodes:
             self.start_node(name)
         until(300, "the nodes", lambda: self.ask("sinfo", "--noheader", "--format=%t", check=False) == "idle")
 
     def start_node(self, name):
-        self.slurmd[name] = self.daemon("slurmd", "-D", "-N", name)
+        self.slurmd[name] = self.daemon(name, "slurmd", "-D", "-N", name)
 
-    def daemon(self, *command):
+    def daemon(self, node, *command):
         log = open(self.path(command[0] + ".out"), "wb")
-        self.daemons.append(subprocess.Popen(command, env=self.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log))
+        self.daemons.append(subprocess.Popen((*self.where.words(node), *command), env=self.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log))
         log.close()
         return self.daemons[-1]
 
@@ -182,14 +198,14 @@ class Slurm:
             raise RuntimeError(f"processes {left} do not end")
 
     def ask(self, *command, check=True, timeout=300, **options):
-        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=timeout, **options)
+        done = subprocess.run((*self.where.words(), *command), env=self.environment, capture_output=True, text=True, timeout=timeout, **options)
         if check and done.returncode != 0:
             raise RuntimeError(f"{command}: {done.stderr}{done.stdout}")
         return done.stdout.strip()
 
     def submit(self, *arguments, environment=None, folder=None):
         """Submits a job; returns its number."""
-        done = subprocess.run(("sbatch", "--parsable", *arguments), env={**self.environment, **(environment or {})}, cwd=folder,
+        done = subprocess.run((*self.where.words(), "sbatch", "--parsable", *arguments), env={**self.environment, **(environment or {})}, cwd=folder,
                               capture_output=True, text=True, timeout=300)
         if done.returncode != 0:
             raise RuntimeError(f"sbatch {arguments}: {done.stderr}")

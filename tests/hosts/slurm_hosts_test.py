@@ -1,0 +1,112 @@
+"""Jobs of train.sbatch under a Slurm whose nodes are simulated hosts: the bits of one host, and hosts that are lost.
+
+usage: slurm_hosts_test.py TESSERA MPIEXEC [TEST...]; 77: no hosts can be simulated, or no Slurm can be started here
+
+TESSERA_SOAK_LOSSES=N: so many lost hosts, by default 1.
+"""
+import contextlib
+import json
+import os
+import random
+import subprocess
+import sys
+
+HERE = os.path.dirname(os.path.realpath(__file__))
+sys.path.insert(0, os.path.join(HERE, "../regression"))
+import runs  # noqa: E402
+import slurm  # noqa: E402
+from hosts import Hosts, impossible  # noqa: E402
+
+STEPS = 600
+SETTINGS = ("--set", "reduce.order=batch", "--set", f"run.steps={STEPS}", "--set", "checkpoint.every_steps=50", "--set", "batch.micro=1",
+            "--set", "comm.timeout_s=10")
+SCRIPT = os.path.join(runs.JOBSCRIPTS, "slurm", "train.sbatch")
+
+
+class Nodes:
+    """Simulated hosts as nodes of a Slurm, whose controller runs on the host of launchers."""
+    host = "login"
+
+    def __init__(self, hosts):
+        self.hosts, self.nodes, self.address = hosts, hosts.names, hosts.address("login")
+
+    def places(self, ports):
+        return [(name, self.hosts.address(name), port) for name, port in zip(self.nodes, ports)]
+
+    def words(self, node=""):
+        return self.hosts.words(node or "login")
+
+
+class OnSlurm(runs.Jobs):
+    def setUp(self):
+        super().setUp()
+        self.hosts = self.enterContext(Hosts(self.folder, 2))
+        os.mkdir(self.path("slurm"))
+        self.slurm = self.enterContext(slurm.Slurm(self.path("slurm"), cpus=2, where=Nodes(self.hosts)))
+
+    def submit(self, name, *options, **environment):
+        return self.slurm.submit(*options, "--time=60", SCRIPT, "deck.yaml", *SETTINGS, "--set", f"checkpoint.dir={name}", folder=self.folder,
+                                 environment={"TESSERA": runs.TESSERA, **environment})
+
+    def ended(self, job):
+        """Waits for the job's end, which must be a sound one; returns Slurm's fields and the job's log."""
+        about = self.slurm.ended(job)
+        log = self.read(os.path.basename(about["StdOut"]))
+        self.assertEqual((about["JobState"], about["ExitCode"]), ("COMPLETED", "0:0"), log[-3000:])
+        return about, log
+
+    def digest(self, directory):
+        done = subprocess.run([runs.TESSERA, "checkpoint", "inspect", self.path(directory), "--json"], capture_output=True, text=True, timeout=300)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return json.loads(done.stdout)["content_digest"]
+
+    def whole(self):
+        """Digest of the run that one rank makes by itself."""
+        done = subprocess.run([runs.MPIEXEC, "-n", "1", runs.TESSERA, "train", "deck.yaml", *SETTINGS, "--set", "checkpoint.dir=whole"],
+                              cwd=self.folder, capture_output=True, text=True, timeout=600)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return self.digest("whole")
+
+    def steps_done(self, directory):
+        with contextlib.suppress(OSError):
+            return len(self.rows(directory))
+        return 0
+
+    def brought_back(self, name):
+        self.hosts.boot(name)
+        self.slurm.start_node(name)
+        def idle():
+            self.slurm.ask("scontrol", "update", f"NodeName={name}", "State=RESUME", check=False)
+            return self.slurm.ask("sinfo", "--noheader", "--format=%t", check=False) == "idle"
+        slurm.until(120, f"{name} again", idle)
+
+    def test_jobs_over_two_hosts(self):
+        digest = self.whole()
+        self.ended(self.submit("two", "--nodes=2", "--ntasks=4"))
+        self.assertEqual(self.rows("two")[-1]["ranks"], 4)
+        self.assertEqual(len(json.loads(self.read("two", "run.json"))["hosts"]), 2)
+        self.assertEqual(self.digest("two"), digest)
+        for number in range(int(os.environ.get("TESSERA_SOAK_LOSSES", 1))):
+            self.check_loss(f"run{number}", random.choice(self.hosts.names), random.choice(("silent", "loud")), random.randrange(110, STEPS // 2))  # of 4 ranks, and saved
+            self.assertEqual(self.digest(f"run{number}"), digest)
+
+    def check_loss(self, run, name, how, moment):
+        """A job that may have one node or two, of which one is lost at a step, ends on the other."""
+        what = f"{name}, {how}, at step {moment}"
+        print(what, flush=True)
+        job = self.submit(run, "--nodes=1-2", "--exclusive", TESSERA_RANKS_PER_NODE="2")
+        slurm.until(300, what, lambda: self.steps_done(run) >= moment)
+        if how == "silent":
+            self.hosts.link(name, "down")
+        self.hosts.kill(name)
+        about, log = self.ended(job)
+        self.assertGreaterEqual(int(about["Restarts"]), 1, (what, log[-3000:]))
+        self.assertEqual([row["ranks"] for row in self.rows(run)][::STEPS - 1], [4, 2], what)
+        self.brought_back(name)
+
+
+if __name__ == "__main__":
+    if why := impossible(sys.argv[2]) or slurm.missing():
+        print(f"skipped: {why}")
+        sys.exit(77)
+    runs.main()
