@@ -60,7 +60,8 @@ RunRecord record_of(const PreparedRun& run, const RunRequest& request) {
 /// Begins a branch: from now on the run directory holds the steps of two lines, until the new line's first checkpoint
 /// sets the old line's later ones aside. Local.
 void branch_off(const std::filesystem::path& directory, const Beginning& beginning) {
-  const std::vector<std::string> left = begin_branch(directory, beginning.origin.parent, beginning.kept, metrics_file);
+  const std::vector<std::string> left = begin_branch(directory, beginning.origin.parent, beginning.kept,
+                                                    {metrics_file, quantization_file});
   if (!left.empty())
     fmt::print("a branch begins after step {}: its first checkpoint sets {} aside\n", beginning.step,
                fmt::join(left, ", "));

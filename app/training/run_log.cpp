@@ -72,6 +72,7 @@ RunLog::RunLog(const RunPlan& plan, std::int64_t step, std::optional<Peak> peak,
       peak_(std::move(peak)),
       texts_(std::move(texts)),
       metrics_(directory_of(plan) / metrics_file, step),
+      quantization_(directory_of(plan) / quantization_file, step),
       events_(directory_of(plan), step, metrics_.restarts()),
       memory_(total(plan.memory)) {
   progress_.last_step = step;
@@ -142,6 +143,11 @@ Problems RunLog::row(const MetricsRow& row) {
   return problems;
 }
 
+Problems RunLog::quantized(std::int64_t step, const std::vector<QuantizerLine>& lines) {
+  events_.append(step, lines);
+  return quantization_.append(step, lines);
+}
+
 void RunLog::evaluated(const MetricsRow& row) {
   metrics_.replace_last(row);
   events_.append(row);
@@ -192,7 +198,7 @@ void RunLog::write_page(const ClosingReport& closing, const std::string& end) {
     const std::vector<StepFolder> folders = step_folders(directory);
     RunReport report{plan_.config.run.name, directory.string(), figures_of(plan_, rows, peak_), rows,
                      read_starts(read_text_file(directory / record_file)), {}, closing.regions_of, closing.regions,
-                     texts_.deck};
+                     texts_.deck, read_quantization(directory / quantization_file)};
     for (const StepFolder& folder : folders) report.kept.push_back(folder.step);
     report.facts.emplace_back("newest checkpoint", newest_text(folders));
     report.facts.emplace_back("directory", texts_.host + ":" + std::filesystem::absolute(directory).string());

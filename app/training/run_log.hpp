@@ -8,6 +8,7 @@
 #include "io/metrics/console.hpp"
 #include "io/metrics/event_file.hpp"
 #include "io/metrics/metrics_log.hpp"
+#include "io/metrics/quantization_log.hpp"
 #include "io/metrics/run_record.hpp"
 
 namespace tessera {
@@ -30,6 +31,8 @@ class RunLog {
   std::int64_t reached() const { return metrics_.reached(); }    ///< the newest step of the starts before, or 0
 
   [[nodiscard]] Problems row(const MetricsRow& row);
+  /// The statistics of quantizers in a step.
+  [[nodiscard]] Problems quantized(std::int64_t step, const std::vector<QuantizerLine>& lines);
   /// The row of the step done last, now with the result of the evaluation that a stop had abandoned. Throws
   /// Error{environment}.
   void evaluated(const MetricsRow& row);
@@ -60,6 +63,7 @@ class RunLog {
     std::int64_t steps = 0;
   } unshown_;  ///< sums since the console's last line
   MetricsLog metrics_;
+  QuantizationLog quantization_;
   EventFile events_;
   Console console_{stdout};
   Clock::time_point begin_ = Clock::now();

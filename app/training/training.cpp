@@ -24,6 +24,7 @@ Training::Training(Device& device, const RunPlan& plan, Batches batches, Mesh& m
       report_(device, plan.config, engine_, control, trace_.get(), reading_of(device, trace_.get())),
       profile_(plan.config, device, control, report_) {
   if (plan.config.debug.replica_hash_every > 0) replicas_.emplace(device, plan);
+  if (plan.config.precision.statistics_every > 0) statistics_.emplace(device, plan, engine_, mesh, control);
   if (plan.config.debug.spot_check_every > 0) engine_.spot_check(judge_of_spot_checks(plan, control));
   if (confirms_skips(plan.config, device)) engine_.confirm_skips(judge_of_suspects(plan, control));
 }
@@ -72,9 +73,11 @@ Proceed Training::run(const RowSink& sink, const Boundary& boundary, const Press
     const std::int64_t spots = config.debug.spot_check_every;
     const bool checked = spots > 0 && (step_ + 1) % spots == 0;
     if (checked) report_.finish();  // a machine's fault ends the run here, and the step before is done
+    if (statistics_) statistics_->before(step_ + 1);
     const Turn turn = engine_.step(batches_.training(step_, next_sample_, checked),
                                    {static_cast<float>(rate), report_.norm_limit(step_ + 1)});
     report_.begun(++step_, next_sample_ += config.batch.global, turn);
+    if (statistics_ && statistics_->after(step_)) report_.pause();
     if (const CollectiveLog* log = mesh_.log()) log->compare(control_);
     if (replicas_ && step_ % config.debug.replica_hash_every == 0) compare_replicas();
     if (evaluation_due(config, step_) && evaluates())

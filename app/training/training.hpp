@@ -10,6 +10,7 @@
 #include "app/training/late_report.hpp"
 #include "app/training/profile.hpp"
 #include "app/training/replicas.hpp"
+#include "app/training/statistics.hpp"
 #include "app/training/trace.hpp"
 #include "core/comm/control.hpp"
 #include "core/plan/plan.hpp"
@@ -46,6 +47,11 @@ class Training {
   /// problems.
   Proceed run(const RowSink& sink, const Boundary& boundary = {}, const Pressed& pressed = {});
 
+  /// Where run() sends statistics of quantizers, if any are made. Local.
+  void send_statistics_to(const StatisticsSink& sink) {
+    if (statistics_) statistics_->send_to(sink);
+  }
+
   /// Mean cross-entropy over the tokens of the evaluation windows with the present weights, the same bits at any number
   /// of ranks. Changes no state.
   double evaluate() { return *evaluate({}); }
@@ -78,6 +84,7 @@ class Training {
   LateReport report_;
   Profile profile_;
   std::optional<ReplicaCheck> replicas_;
+  std::optional<Statistics> statistics_;  ///< with precision.statistics_every
   Boundary boundary_;
   std::int64_t step_ = 0;
   std::int64_t next_sample_ = 0;  ///< first sample of the next step

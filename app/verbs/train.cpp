@@ -117,6 +117,9 @@ Proceed all_steps(const RunConfig& config, Training& training, const std::functi
     return abandoned ? save(step) : next;
   };
   const auto keep = [&](const MetricsRow& row) { return log ? log->row(saving.timed(row)) : Problems(); };
+  training.send_statistics_to([&](std::int64_t step, const std::vector<QuantizerLine>& lines) {
+    return log ? log->quantized(step, lines) : Problems();
+  });
   return training.run(keep, at_boundary, pressed);
 }
 

@@ -32,7 +32,9 @@ struct RunSection {
   template <class Self, class V> static void visit(Self& self, V& v) {
     using enum Restart;
     v.key("name", self.name, Text::line, may_change, "Name of the run in logs and in the default of checkpoint.dir");
-    v.key("seed", self.seed, at_least(0), fixed, "Seed of the initial weights and of the data order");
+    v.key("seed", self.seed, at_least(0), fixed,
+          "Seed of the initial weights and, unless data.seed and precision.seed are given, of the data order and of "
+          "stochastic rounding");
     v.required("steps", self.steps, from_to(0, 1e12), on_request,
                "Optimizer steps of the whole run, and of the schedule; 0: initial weights alone");
     v.key("mfu_peak", self.mfu_peak, from_to(0, 1e9), may_change,
@@ -136,6 +138,7 @@ struct DataConfig {
   Derived<std::string> root;  ///< absolute once a deck is read
   std::vector<std::string> files;
   Derived<double> eval_fraction;
+  Derived<std::uint64_t> seed;
   bool shuffle = true;
   std::vector<std::string> eval_files;
   std::string tokenizer;  ///< absolute once a deck is read
@@ -169,6 +172,7 @@ struct DataConfig {
           "Seed of drawn evaluation windows, whatever run.seed is: runs that differ in their seed compare");
     v.key("shuffle", self.shuffle, OneOf(), on_request,
           "Visit the windows of each epoch in an order drawn from the seed");
+    v.derived("seed", self.seed, at_least(0), fixed, "run.seed", "Seed of the data order");
   }
   bool operator==(const DataConfig&) const = default;
 };
@@ -220,6 +224,8 @@ struct PrecisionConfig {
   bool quantize_head = false;
   std::int64_t bf16_first = 0;
   std::int64_t bf16_last = 0;
+  std::int64_t statistics_every = 0;
+  Derived<std::uint64_t> seed;
 
   template <class Self, class V> static void visit(Self& self, V& v) {
     using enum Restart;
@@ -234,6 +240,9 @@ struct PrecisionConfig {
     v.key("quantize_head", self.quantize_head, OneOf(), may_change, "Quantize an untied output layer too");
     v.key("bf16_first", self.bf16_first, from_to(0, 10000), may_change, "First blocks whose matrices stay in bf16");
     v.key("bf16_last", self.bf16_last, from_to(0, 10000), may_change, "Last blocks whose matrices stay in bf16");
+    v.key("statistics_every", self.statistics_every, from_to(0, 1e12), may_change,
+          "Steps between statistics of what quantizers do to each matrix, in quantization.jsonl; 0: none. Same bits");
+    v.derived("seed", self.seed, at_least(0), may_change, "run.seed", "Seed of the draws of stochastic rounding");
   }
   bool operator==(const PrecisionConfig&) const = default;
 };

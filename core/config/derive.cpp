@@ -58,6 +58,8 @@ double ample_room(const RunConfig& config) {
 
 void derive(RunConfig& config) {
   derive_model(config.model, config.data.kind);
+  config.data.seed.fill(config.run.seed);
+  config.precision.seed.fill(config.run.seed);
   using Modules = std::vector<RecomputeModule>;
   const bool selective = config.recompute.mode == RecomputeMode::selective;
   config.recompute.modules.fill(selective ? Modules{RecomputeModule::attention} : Modules{});

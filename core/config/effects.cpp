@@ -61,6 +61,10 @@ constexpr Effect effects[] = {
     {"precision.quantize_head", "precision.recipe", "with a recipe other than bf16", quantizes},
     {"precision.bf16_first", "precision.recipe", "with a recipe other than bf16", quantizes},
     {"precision.bf16_last", "precision.recipe", "with a recipe other than bf16", quantizes},
+    {"precision.statistics_every", "precision.recipe", "with a recipe other than bf16", quantizes},
+    {"precision.seed", "precision.recipe", "with a recipe that rounds stochastically: nvfp4",
+     [](const RunConfig& c) { return c.precision.recipe == RecipeName::nvfp4; }},
+    {"data.seed", "data.shuffle", "with shuffle true", [](const RunConfig& c) { return c.data.shuffle; }},
     {"precision.recipe", "precision.bf16_first", "on blocks that bf16_first and bf16_last leave to it",
      [](const RunConfig& c) {
        return !quantizes(c) || c.precision.quantize_head ||

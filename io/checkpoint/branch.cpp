@@ -31,7 +31,8 @@ struct Branch {
   std::int64_t number = 1;  ///< counts the branches of this run from 1
   std::string parent;       ///< the checkpoint from which the branch goes on
   Names keeps, leaves;      ///< step folders that existed when it began
-  std::string record;
+  Names records;            ///< files of rows that the branch goes on with, set aside as they were
+  Names begun;              ///< those that were not there
 
   fs::path aside(const std::string& name) const { return run / abandoned_name(number, name); }
   bool still_to_leave(const std::string& name) const {
@@ -54,7 +55,8 @@ void write(const Branch& branch) {
                                        {"parent", branch.parent},
                                        {"keeps", branch.keeps},
                                        {"leaves", branch.leaves},
-                                       {"record", branch.record}};
+                                       {"records", branch.records},
+                                       {"begun", branch.begun}};
   replace_text_file(file_of(branch.run), json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + '\n');
   sync_folder(branch.run);
 }
@@ -68,7 +70,8 @@ std::optional<Branch> under_way(const fs::path& run) {
                   json.at("parent"),
                   json.at("keeps").get<Names>(),
                   json.at("leaves").get<Names>(),
-                  json.at("record")};
+                  json.contains("record") ? Names{json["record"]} : json.at("records").get<Names>(),  // one, before
+                  json.value("begun", Names())};
   } catch (const nlohmann::json::exception& error) {
     throw Error(Exit::file, fmt::format("{}: does not say which steps a branch of the run leaves behind: {}; rename "
                                         "those steps as others are, or keep them, and remove the file",
@@ -85,14 +88,15 @@ std::int64_t next_number(const fs::path& run) {
   return most + 1;
 }
 
-/// The rows that lead to the branch's parent, if that is a checkpoint set aside in this directory; else empty.
-std::string record_of(const Branch& branch) {
+/// The rows of a record that lead to the branch's parent, if that is a checkpoint set aside in this directory; else
+/// empty.
+std::string rows_before(const Branch& branch, const std::string& record) {
   const fs::path parent = fs::path(branch.parent) / "", folder = parent.parent_path();
   const std::string name = folder.filename().string();
   const std::optional<AbandonedName> parts = abandoned(name);
   std::error_code unknown;
   if (!parts || !fs::equivalent(folder.parent_path(), branch.run, unknown)) return "";
-  const fs::path rows = branch.run / abandoned_name(parts->branch, branch.record);
+  const fs::path rows = branch.run / abandoned_name(parts->branch, record);
   return there(rows) ? read_text_file(rows) : "";
 }
 
@@ -123,7 +127,12 @@ void finish(const Branch& branch) {
 void take_back(const Branch& branch) {
   for (const std::string& name : branch.leaves)
     if (!there(branch.run / name) && there(branch.aside(name))) move_entry(branch.aside(name), branch.run / name);
-  if (there(branch.aside(branch.record))) move_entry(branch.aside(branch.record), branch.run / branch.record);
+  for (const std::string& record : branch.records)
+    if (there(branch.aside(record))) move_entry(branch.aside(record), branch.run / record);
+  for (const std::string& record : branch.begun) {
+    std::error_code gone;
+    fs::remove(branch.run / record, gone);
+  }
   forget(branch);
   fmt::print(stderr, "{}: a branch from {} ended before its first checkpoint; the run goes on as if it had not begun\n",
              branch.run.string(), branch.parent);
@@ -132,8 +141,9 @@ void take_back(const Branch& branch) {
 }  // namespace
 
 std::vector<std::string> begin_branch(const fs::path& run, const fs::path& parent, std::int64_t kept,
-                                      const std::string& record) {
-  Branch branch{run, next_number(run), parent.string(), {}, {}, record};
+                                      const std::vector<std::string>& records) {
+  Branch branch{run, next_number(run), parent.string(), {}, {}, {}, {}};
+  for (const std::string& record : records) (there(run / record) ? branch.records : branch.begun).push_back(record);
   for (const StepFolder& folder : step_folders(run))
     (folder.step <= kept ? branch.keeps : branch.leaves).push_back(folder.path.filename().string());
   if (branch.leaves.empty()) return {};
@@ -141,10 +151,14 @@ std::vector<std::string> begin_branch(const fs::path& run, const fs::path& paren
   fault::strike(file_of(run));
   write(branch);
   fault::enter(Phase::branch);
-  replace_text_file(branch.aside(record), there(run / record) ? read_text_file(run / record) : "");
+  for (const std::string& record : branch.records)
+    replace_text_file(branch.aside(record), read_text_file(run / record));
   sync_folder(run);
   fault::enter(Phase::branch);
-  if (kept < 0) replace_text_file(run / record, record_of(branch));
+  if (kept < 0)
+    for (const std::string& record : records)
+      if (const std::string rows = rows_before(branch, record); !rows.empty() || there(run / record))
+        replace_text_file(run / record, rows);
   return branch.leaves;
 }
 

@@ -15,10 +15,10 @@ namespace tessera {
 
 /// Begins a branch if `run` has steps later than `kept`, and returns the names of these; none: no branch is needed.
 /// `parent` is the checkpoint to go on from, `kept` the last step that leads to it (-1: none does, since it is in
-/// another directory or was set aside). Copies `record`, a file of rows by step in `run`, aside, because the branch
-/// drops and adds rows; the new record begins with the rows that lead to `parent`.
+/// another directory or was set aside). Copies each of `records`, files of rows by step in `run`, aside, because the
+/// branch drops and adds rows; a new record begins with the rows that lead to `parent`.
 std::vector<std::string> begin_branch(const std::filesystem::path& run, const std::filesystem::path& parent,
-                                      std::int64_t kept, const std::string& record);
+                                      std::int64_t kept, const std::vector<std::string>& records);
 
 /// Frees the name `step` for a new checkpoint: a folder of this name that the branch leaves behind is set aside.
 void make_way(const std::filesystem::path& run, std::string_view step);

@@ -8,12 +8,13 @@
 
 #include "io/metrics/console.hpp"
 #include "io/report/html_page.hpp"
+#include "io/report/quantization_section.hpp"
 
 namespace tessera {
 
 Series series_of(const std::vector<MetricsRow>& rows, const std::string& name,
                  const std::function<std::optional<double>(const MetricsRow&)>& value) {
-  Series series{name, {}, {}};
+  Series series{name, {}, {}, {}, {}};
   for (const MetricsRow& row : rows)
     if (const auto y = value(row)) {
       series.steps.push_back(static_cast<double>(row.step));
@@ -146,7 +147,8 @@ std::string plots(const RunReport& report) {
               [](const MetricsRow& row) { return row.balance_loss; }) +
          plot("Router z loss", "mean of layers, without its coefficient", Scale::linear,
               [](const MetricsRow& row) { return row.z_loss; }) +
-         plot("Learning rate", "", Scale::linear, [](const MetricsRow& row) { return row.lr; });
+         plot("Learning rate", "", Scale::linear, [](const MetricsRow& row) { return row.lr; }) +
+         quantization_plots(report.quantization, span);
 }
 
 }  // namespace
@@ -159,6 +161,7 @@ std::string to_html(const RunReport& report) {
   page += "</dl>\n" + starts_table(report) + key_of(marks_of(report), report) + "<div class=\"plots\">\n";
   const std::string whose = report.starts.empty() ? "" : fmt::format(", start {}", report.starts.back().restart + 1);
   page += plots(report) + bar_plot("Time by region" + whose, "s, " + report.regions_of, report.regions) + "</div>\n";
+  page += quantization_table(report.quantization);
   if (!report.deck.empty())
     page += fmt::format("<details><summary>Deck</summary><pre>{}</pre></details>\n", escaped(report.deck));
   return page + "</html>\n";

@@ -1,5 +1,6 @@
 #include "core/model/layers/factors.hpp"
 
+#include "core/model/factor_observer.hpp"
 #include "kernels/digest/digest.hpp"
 #include "kernels/gemm/route.hpp"
 
@@ -59,6 +60,18 @@ Operand operand_of(FormatId format, Side side, const QuantizedMatrix& matrix) {
   return {one(copy.data), Codes{format, side, one(copy.scales), copy.amax}, matrix.members, matrix.matrix.elements()};
 }
 
+/// What a quantizer computes from, or nothing where it reads stored values.
+template <class Values>
+QuantizerInput input_of(const Values& values) {
+  const auto one = []<class X>(const X& x) -> QuantizerInput {
+    if constexpr (std::is_same_v<X, Tensor>)
+      return {};
+    else
+      return x;
+  };
+  return std::visit(one, values);
+}
+
 Tensor without_memory(const Tensor& t) { return {nullptr, t.type, t.shape}; }
 
 /// Quantizes what is stored, or what is computed on the way, into the copies of `matrix`.
@@ -95,7 +108,8 @@ void make(const Call& call, FormatId format, QuantizedMatrix& matrix, std::optio
 }  // namespace
 
 Factors::Factors(const ParamSpec& weight, const Recipe& recipe)
-    : format_(weight.format.codes),
+    : weight_(weight.canonical.name),
+      format_(weight.format.codes),
       rowwise_draws_(draw_name(weight, "row")),
       columnwise_draws_(draw_name(weight, "col")) {
   if (!format_) return;
@@ -116,6 +130,16 @@ Tensor Factors::like(const OutputGradient& dy) {
   return std::get<Tensor>(dy);
 }
 
+void Factors::show(const Call& call, Purpose purpose, const QuantizerInput& input, const QuantizedMatrix& matrix,
+                   std::optional<Side> side) const {
+  if (!call.observer) return;
+  const FormatId format = purpose == Purpose::activation ? *activation_ : *gradient_;
+  for (const Side one : {Side::rowwise, Side::columnwise})
+    if (!side || side == one)
+      call.observer->made(call.stream,
+                          {weight_, format, purpose, one, matrix, input, call.row_tokens, call.first_token});
+}
+
 void Factors::quantize_activation(const Call& call, const Input& x, const QuantizedMatrix& matrix) const {
   quantize(call, *activation_, x, matrix, Purpose::activation);
 }
@@ -129,6 +153,7 @@ Operand Factors::activation(const Call& call, const Input& x, Side side) const {
     place(call.arena, *activation_, matrix, side);
     quantize_activation(call, x, matrix);
   }
+  show(call, Purpose::activation, input_of(x), matrix, side);
   return operand_of(*activation_, side, matrix);
 }
 
@@ -146,6 +171,7 @@ Operand Factors::activation(const Call& call, const Input& x, const Copy& column
   place(call.arena, *activation_, matrix, Side::rowwise);
   matrix.columnwise = columns;
   quantize_activation(call, x, matrix);
+  show(call, Purpose::activation, input_of(x), matrix, std::nullopt);
   return operand_of(*activation_, Side::rowwise, matrix);
 }
 
@@ -153,6 +179,7 @@ void Factors::activation_columns(const Call& call, const Input& x, const Copy& c
   QuantizedMatrix matrix = matrix_of(call, like(x));
   matrix.columnwise = columns;
   quantize_activation(call, x, matrix);
+  show(call, Purpose::activation, input_of(x), matrix, Side::columnwise);
 }
 
 Operand Factors::columns_of(const Input& x, const Copy& columns) const {
@@ -179,6 +206,7 @@ Factors::Gradient Factors::gradient(const Call& call, const OutputGradient& dy, 
   } else {
     make(call, *gradient_, matrix, std::nullopt, Purpose::gradient);
   }
+  show(call, Purpose::gradient, input_of(dy), matrix, std::nullopt);
   return {operand_of(*gradient_, Side::rowwise, matrix), operand_of(*gradient_, Side::columnwise, matrix),
           computed || matrix.column_sums ? matrix.column_sums : std::get<Tensor>(dy)};
 }

@@ -1,10 +1,12 @@
 #pragma once
+#include <optional>
 #include <span>
+#include <string>
 #include <variant>
 #include <vector>
 
 #include "core/model/layers/call.hpp"
-#include "kernels/quantize/quantize.hpp"
+#include "kernels/quantize/measure.hpp"
 
 namespace tessera {
 
@@ -59,7 +61,11 @@ class Factors {
 
  private:
   void quantize_activation(const Call& call, const Input& x, const QuantizedMatrix& matrix) const;
+  /// Shows the copy of `side`, or without one both copies, to the call's observer.
+  void show(const Call& call, Purpose purpose, const QuantizerInput& input, const QuantizedMatrix& matrix,
+            std::optional<Side> side) const;
 
+  std::string weight_;
   std::optional<FormatId> format_, activation_, gradient_;
   std::uint64_t rowwise_draws_, columnwise_draws_;
 };

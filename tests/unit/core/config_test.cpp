@@ -475,11 +475,11 @@ model.rope_scaling: factor low_freq_factor high_freq_factor original_seq_len
 model.moe: experts top_k ffn first_dense every shared_ffn shared_gate weights scores logits renormalize scale groups )"
             R"(top_groups bias bias_rate balance_over balance_coef z_coef
 recompute: mode modules
-data: kind root files mixture eval_files tokenizer eval_fraction eval_windows eval_seed shuffle
+data: kind root files mixture eval_files tokenizer eval_fraction eval_windows eval_seed shuffle seed
 batch: global micro
 eval: every_steps batches
 sample: tokens every_steps prompt
-precision: compute recipe primary_weights fuse_wgrad quantize_head bf16_first bf16_last sharding
+precision: compute recipe primary_weights fuse_wgrad quantize_head bf16_first bf16_last statistics_every seed sharding
 gather: granularity
 reduce: bucket_mib order
 optimizer: matrices lr beta1 beta2 eps weight_decay moments clip schedule )"
@@ -509,7 +509,7 @@ TEST(Keys, FixedAreThoseThatAResumedRunCannotChange) {
             "model.rope_scaling.original_seq_len model.moe.experts model.moe.top_k model.moe.ffn model.moe.first_dense "
             "model.moe.every model.moe.shared_ffn model.moe.shared_gate model.moe.scores model.moe.logits "
             "model.moe.renormalize model.moe.scale model.moe.groups model.moe.top_groups model.moe.bias "
-            "model.moe.balance_over "
+            "model.moe.balance_over data.seed "
             "precision.compute optimizer.matrices optimizer.beta1 optimizer.beta2 optimizer.eps "
             "optimizer.moments optimizer.muon.momentum optimizer.muon.nesterov optimizer.muon.coefficients "
             "optimizer.muon.scale ");

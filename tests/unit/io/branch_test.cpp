@@ -47,7 +47,7 @@ class BranchTest : public ::testing::Test {
   }
   void commit(std::int64_t step) const { commit_folder(folder("step_1.tmp.0", "new"), run_, step); }
   Names begin(std::int64_t kept, const fs::path& parent) const {
-    const Names left = begin_branch(run_, parent, kept, "metrics.jsonl");
+    const Names left = begin_branch(run_, parent, kept, {"metrics.jsonl"});
     write(run_ / "metrics.jsonl", "new rows");
     return left;
   }
@@ -89,7 +89,7 @@ TEST_F(BranchTest, SetsLaterStepsAsideOnceItHasACheckpoint) {
 }
 
 TEST_F(BranchTest, IsNoneWhereNoLaterStepIs) {
-  EXPECT_EQ(begin_branch(run_, run_ / step_folder(60), 60, "metrics.jsonl"), Names());
+  EXPECT_EQ(begin_branch(run_, run_ / step_folder(60), 60, {"metrics.jsonl"}), Names());
   EXPECT_EQ(holds(), before_);
 }
 
@@ -154,7 +154,7 @@ TEST_F(BranchTest, BranchesHaveNumbers) {
 
 TEST_F(BranchTest, FromWhatWasSetAsideHasItsRowsAndLeavesAllSteps) {
   branch(30);
-  const Names left = begin_branch(run_, run_ / abandoned_name(1, step_folder(60)), -1, "metrics.jsonl");
+  const Names left = begin_branch(run_, run_ / abandoned_name(1, step_folder(60)), -1, {"metrics.jsonl"});
   EXPECT_EQ(left, Names({"step_00000020", "step_00000030"}));
   EXPECT_EQ(read(run_ / "metrics.jsonl"), "old rows");
   settle_branch(run_);
@@ -162,7 +162,7 @@ TEST_F(BranchTest, FromWhatWasSetAsideHasItsRowsAndLeavesAllSteps) {
 }
 
 TEST_F(BranchTest, FromElsewhereHasNoRows) {
-  EXPECT_EQ(begin_branch(run_, "/elsewhere/step_00000050", -1, "metrics.jsonl").size(), 3);
+  EXPECT_EQ(begin_branch(run_, "/elsewhere/step_00000050", -1, {"metrics.jsonl"}).size(), 3);
   EXPECT_EQ(read(run_ / "metrics.jsonl"), "");
 }
 

@@ -74,12 +74,12 @@ model:
          balance_over: batch}}
 recompute: {mode: selective, modules: [mlp, moe]}
 data: {kind: tokens, root: ../corpus, files: [a.bin, "b c.bin"], mixture: [1, 1], eval_fraction: 0, shuffle: false,
-       eval_files: [val.bin], tokenizer: ../tok.json, eval_windows: tail, eval_seed: 9}
+       eval_files: [val.bin], tokenizer: ../tok.json, eval_windows: tail, eval_seed: 9, seed: 8}
 batch: {global: 32, micro: 4}
 eval: {every_steps: 50, batches: 3}
 sample: {tokens: 0, prompt: "The \"one\"\n", every_steps: 20}
 precision: {compute: bf16, recipe: mxfp8_2d, primary_weights: bf16, fuse_wgrad: false, quantize_head: false,
-            bf16_first: 1, bf16_last: 2}
+            bf16_first: 1, bf16_last: 2, statistics_every: 11, seed: 12}
 gather: {granularity: auto}
 reduce: {bucket_mib: 0.25, order: rank}
 optimizer: {matrices: muon, lr: 1e-3, beta1: 0.8, beta2: 0.9, eps: 1e-6, weight_decay: 0, moments: bf16,
