@@ -4,6 +4,7 @@ usage: compare_formats_test.py TESSERA MPIEXEC
 """
 import os
 import re
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -17,7 +18,7 @@ MPIEXEC = ""
 
 class CompareFormats(runs.InFolder):
     def test_every_command(self):
-        blocks = [textwrap.dedent(block) for block in documents.indented(documents.read("docs/compare_formats.md"))]
+        blocks = [textwrap.dedent(block).strip("\n") for block in documents.indented(documents.read("docs/compare_formats.md"))]
         (deck,) = [block for block in blocks if block.startswith("schema_version")]
         (sweep,) = [block for block in blocks if block.startswith("precision.recipe,")]
         commands = [block for block in blocks if block not in (deck, sweep)]
@@ -29,12 +30,13 @@ class CompareFormats(runs.InFolder):
             deck = deck.replace(long, short)
         self.write("formats.yaml", deck)
         self.write("formats.csv", sweep)
-        for name in ("docs", "python", "jobscripts"):
+        shutil.copytree(os.path.join(documents.ROOT, "docs"), self.path("docs"))
+        for name in ("python", "jobscripts"):
             os.symlink(os.path.join(documents.ROOT, name), self.path(name))
         os.makedirs(self.path("build", "host"))
         os.symlink(runs.TESSERA, self.path("build", "host", "tessera"))
         said = [subprocess.run(["bash", "-ec", command], cwd=self.folder, capture_output=True, text=True, timeout=runs.PATIENCE,
-                               env={**os.environ, "TESSERA": runs.TESSERA, "MPIEXEC": MPIEXEC, "OMP_NUM_THREADS": "1"}) for command in commands]
+                               env={**os.environ, "PATH": f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}", "TESSERA": runs.TESSERA, "MPIEXEC": MPIEXEC, "OMP_NUM_THREADS": "1"}) for command in commands]
         for done in said:
             self.assertEqual((done.returncode, done.stderr), (0, ""), done.stdout)
         table = said[0].stdout[said[0].stdout.index("precision.primary_weights"):]
