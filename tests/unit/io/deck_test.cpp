@@ -105,13 +105,13 @@ TEST(Deck, ReadsEveryKey) {
                                        RopeScalingConfig{8, 2, 5, 8192}}));
   EXPECT_EQ(config.recompute, (RecomputeConfig{RecomputeMode::selective,
                                                std::vector{RecomputeModule::mlp, RecomputeModule::moe}}));
-  EXPECT_EQ(config.data, (DataConfig{DataKind::tokens, std::string("/corpus"), {"a.bin", "b c.bin"}, 0.0, false,
+  EXPECT_EQ(config.data, (DataConfig{DataKind::tokens, std::string("/corpus"), {"a.bin", "b c.bin"}, 0.0, std::uint64_t{8}, false,
                                      {"val.bin"}, "/tok.json", {1, 1}, EvalWindows::tail, 9}));
   EXPECT_EQ(config.batch, (BatchConfig{32, 4}));
   EXPECT_EQ(config.eval, (EvalConfig{50, 3}));
   EXPECT_EQ(config.sample, (SampleConfig{0, "The \"one\"\n", 20}));
   EXPECT_EQ(config.precision, (PrecisionConfig{Compute::bf16, RecipeName::mxfp8_2d, PrimaryWeights::bf16, false, false,
-                                               1, 2}));
+                                               1, 2, 11, std::uint64_t{12}}));
   EXPECT_EQ(config.gather, (GatherConfig{GatherGranularity::automatic}));
   EXPECT_EQ(config.reduce, (ReduceConfig{0.25, ReduceOrder::rank}));
   EXPECT_EQ(config.optimizer, (OptimizerConfig{MatrixRule::muon, 1e-3, 0.8, 0.9, 1e-6, 0,
