@@ -105,8 +105,8 @@ TEST(Deck, ReadsEveryKey) {
                                        RopeScalingConfig{8, 2, 5, 8192}}));
   EXPECT_EQ(config.recompute, (RecomputeConfig{RecomputeMode::selective,
                                                std::vector{RecomputeModule::mlp, RecomputeModule::moe}}));
-  EXPECT_EQ(config.data, (DataConfig{DataKind::tokens, std::string("/corpus"), {"a.bin", "b c.bin"}, 0.0, std::uint64_t{8}, false,
-                                     {"val.bin"}, "/tok.json", {1, 1}, EvalWindows::tail, 9}));
+  EXPECT_EQ(config.data, (DataConfig{DataKind::tokens, std::string("/corpus"), {"a.bin", "b c.bin"}, 0.0,
+                                     std::uint64_t{8}, false, {"val.bin"}, "/tok.json", {1, 1}, EvalWindows::tail, 9}));
   EXPECT_EQ(config.batch, (BatchConfig{32, 4}));
   EXPECT_EQ(config.eval, (EvalConfig{50, 3}));
   EXPECT_EQ(config.sample, (SampleConfig{0, "The \"one\"\n", 20}));
