@@ -11,8 +11,9 @@ import sys
 PAGE = pathlib.Path(__file__).with_name("keys.md")
 HEAD = """# Every key of a deck
 
-Made from `tessera explain` by `docs/keys.py PROGRAM`; `tessera explain KEY` says the same of one. "resume" says whether a resumed run may change the key
-(`--allow-change`: where that option names it). A deck is YAML; `--set KEY=VALUE` on the command line overrides it. Unknown keys, wrong types and values out of range are refused, all at once, with line and column.
+Made from `tessera explain` by `docs/keys.py PROGRAM`; `tessera explain KEY` says the same of one. "resume" says whether a resumed run may change the key (`--allow-change`: where that option names it).
+A deck is YAML; `--set KEY=VALUE` on the command line overrides it.
+Unknown keys, wrong types and values out of range are refused, all at once, with line and column.
 """
 TABLE = ["", "| key | what | default | allowed | resume |", "|---|---|---|---|---|"]
 
@@ -28,8 +29,8 @@ def page(text: str) -> str:
     for line in keys.splitlines():
         if match := re.fullmatch(r"([a-z_.]+): (.*)", line):
             section, fresh = match[1] + ".", True
-            lines += ["", f"## {match[1]}", match[2] + "."]
-        elif match := re.fullmatch(r" +default (.*); allowed (.*); (fixed|may change|--allow-change)", line):
+            lines += ["", f"## {match[1]}", *(match[2] + ".").replace(". ", ".\n").splitlines()]
+        elif match := re.fullmatch(r" +default (.*); allowed (.*); (fixed|may change(?:, its contents: --allow-change)?|--allow-change)", line):
             if not pending:
                 raise ValueError(f"a default without its key: {line}")
             lines += TABLE if fresh else []

@@ -17,7 +17,7 @@
 #include "app/cli/build.hpp"
 #include "app/cli/ranks.hpp"
 #include "app/cli/waiting.hpp"
-#include "app/training/changes.hpp"
+#include "app/training/start/changes.hpp"
 #include "app/verbs/verbs.hpp"
 #include "core/config/keys.hpp"
 #include "kernels/formats/registry.hpp"
@@ -192,8 +192,9 @@ class Parser {
               return run_train(train_);
             }));
     add_deck(verb, train_.deck);
-    verb->add_option("--resume", train_.resume.from,
-                     "auto: the newest valid checkpoint of the run directory; none; or a checkpoint")
+    verb->add_option_function<std::string>(
+            "--resume", [this](const std::string& text) { train_.resume = resume_of(text); },
+            "auto: the newest valid checkpoint of the run directory; none; or a checkpoint")
         ->type_name("auto|none|PATH");
     verb->add_option("--allow-change", allowed_,
                      "Keys that this resume changes: run.steps, optimizer.schedule, batch.global, data.files, ...")
@@ -268,6 +269,16 @@ class Parser {
         ->check([](const std::string& id) { return std::string(id.empty() ? "an id is missing" : ""); })
         ->excludes(prompt)
         ->type_name("ID,...");
+    verb->add_option("--prompts", generate_.prompts,
+                     "A file with a prompt a line; in a .jsonl each is a JSON text, or an object with one in prompt")
+        ->excludes(prompt)
+        ->excludes("--prompt-ids")
+        ->type_name("FILE");
+    verb->add_option("--stop", generate_.stops, "An answer ends before this text; may be given again")
+        ->check([](const std::string& text) { return text.empty() ? "an empty text ends everything" : std::string(); })
+        ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+        ->allow_extra_args(false)
+        ->type_name("TEXT");
     verb->add_option("--tokens", generate_.tokens, "How many to generate (128, or as many as there is room for)")
         ->type_name("N")
         ->transform(decimal)
@@ -401,7 +412,7 @@ class Parser {
         "Rewrite a checkpoint: expert layout, type, with or without optimizer state, from and to safetensors");
     verb->callback([this] { chosen_ = [this] { return run_checkpoint_convert(convert_); }; });
     verb->footer(
-        "SRC with config.json and safetensors (Hugging Face: GPT-2, Llama, Mistral, Mixtral, Qwen) becomes a "
+        "SRC with config.json and safetensors (Hugging Face: GPT-2, Llama, Mistral, Qwen and mixtures) becomes a "
         "checkpoint of step 0, "
         "weights only, to start from with checkpoint.init_from. Every digest of SRC is checked on the way.");
     verb->add_option("SRC", convert_.from,
@@ -418,6 +429,10 @@ class Parser {
                [this](const std::string& text) { convert_.target = choice_named<Target>(text).value(); });
     verb->add_flag_callback(
         "--weights-only", [this] { convert_.extent = Extent::weights; }, "Leave optimizer state out");
+    verb->add_option("--upcycle", convert_.upcycling,
+                     "Make a mixture of a dense model, each expert a copy of its layer: experts=8,top_k=2"
+                     "[,first_dense=][,every=][,seed=]")
+        ->type_name("TEXT");
     verb->add_option("--max-shard", convert_.shard_bytes, "Most that one safetensors file holds, as 5GB")
         ->transform(CLI::AsSizeValue(true).description(""))
         ->transform(a_size)

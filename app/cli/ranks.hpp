@@ -5,8 +5,8 @@
 
 namespace tessera {
 
-/// Whether this process is the first of its launch, by the variables of launchers: before MPI starts, and among ranks
-/// that have wrongly started as runs of their own, each of which is rank 0 to MPI. Local.
+/// Whether this process is the first of its launch, by the variables of launchers. Asked before MPI starts, and among
+/// ranks that have wrongly started as runs of their own, each of which is rank 0 to MPI. Local.
 bool first_of_launch();
 
 /// Initialises MPI, runs a verb on every rank, and returns its exit code, the same on all ranks even if the verb

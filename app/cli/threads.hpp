@@ -5,7 +5,7 @@
 
 namespace tessera {
 
-/// Default of host threads of one rank: OMP_NUM_THREADS if it is a positive number, else an equal share of the host's
+/// Default of host threads of one rank. OMP_NUM_THREADS if it is a positive number. Else an equal share of the host's
 /// cores, at least one and at most the cores that this process may run on. Local.
 std::int64_t host_threads(std::int64_t ranks_on_host);
 

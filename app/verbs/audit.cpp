@@ -8,9 +8,9 @@
 
 #include "app/cli/build.hpp"
 #include "app/cli/ranks.hpp"
-#include "app/training/library_plans.hpp"
-#include "app/training/preparation.hpp"
-#include "app/training/training.hpp"
+#include "app/training/loop/training.hpp"
+#include "app/training/start/library_plans.hpp"
+#include "app/training/start/preparation.hpp"
 #include "app/verbs/verbs.hpp"
 #include "core/comm/make_on_all.hpp"
 #include "io/checkpoint/folder.hpp"
@@ -159,7 +159,12 @@ Findings compare_steps(const AuditOptions& options, const std::vector<StepFolder
                                    : fmt::format("step {}: differs in {}{}", step, found, before));
     return findings.equal && step != checkpoints.back().step ? Proceed::go_on : Proceed::stop;
   };
-  training.run([&](const MetricsRow& row) { return log.see(row), Problems(); }, at_boundary);
+  training.begin([&](const MetricsRow& row) { return log.see(row), Problems(); });
+  while (at_boundary(training.step()) == Proceed::go_on && !training.done()) {
+    training.make_step();
+    training.end_step();
+  }
+  training.finish();
   return findings;
 }
 
@@ -180,11 +185,11 @@ int audit(const AuditOptions& options, Mpi& mpi, Control& control) {
   const std::vector<StepFolder> checkpoints = agreed_checkpoints(options, control);
   std::vector<Override> overrides = options.overrides;
   for (const char* idle : {"debug.trace", "debug.profile"}) overrides.push_back({idle, ""});
-  overrides.push_back({"eval.every_steps", "0"});  // evaluations change no bit
+  for (const char* idle : {"eval.every_steps", "precision.statistics_every"}) overrides.push_back({idle, "0"});
   const fs::path deck = checkpoints.back().path / "deck.yaml";
   const Prepared run = prepare(deck.string(), overrides, Task::training, mpi, control);
   const RunConfig& config = run.deck.config;
-  const std::chrono::seconds patience(config.comm.timeout_s);
+  const std::chrono::seconds patience = config.comm.timeout();
   control.wait_at_most(patience);
   const Checkpoint last(checkpoints.back().path, control);
   if (last.manifest().corpus_hash != hex(run.corpus_hash()))

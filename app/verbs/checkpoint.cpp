@@ -32,12 +32,12 @@ constexpr std::int64_t block = 1 << 20;
 Error neither(const std::string& path) { return {Exit::file, path + ": is neither a checkpoint nor a run directory"}; }
 
 /// One checkpoint of a run directory, and whether it belongs to a line of steps that a branch has left.
-struct Held {
+struct ListedStep {
   StepFolder folder;
   bool abandoned;
 };
-std::vector<Held> all_in(const fs::path& run) {
-  std::vector<Held> all;
+std::vector<ListedStep> all_in(const fs::path& run) {
+  std::vector<ListedStep> all;
   for (const StepFolder& folder : step_folders(run)) all.push_back({folder, false});
   for (const StepFolder& folder : abandoned_folders(run)) all.push_back({folder, true});
   return all;
@@ -74,8 +74,8 @@ Json listed(const fs::path& folder) {
 /// A number as the record of rows has it: the shortest decimal, or null.
 Json shortest(float value) { return std::isfinite(value) ? Json::parse(fmt::format("{}", value)) : Json(); }
 
-/// Adds to the rows of a run's checkpoints the losses of their steps, by the record of their line of steps, and marks
-/// the last valid one that the run has, and the best by evaluation.
+/// Adds to the rows of a run's checkpoints the losses of their steps, by the record of their line of steps. Marks the
+/// last valid one that the run has, and the best by evaluation.
 void add_losses(Json& rows, const fs::path& run) {
   std::map<std::string, std::map<std::int64_t, MetricsRow>> records;  // by file name
   Json *last = nullptr, *best = nullptr;
@@ -207,10 +207,10 @@ std::map<std::string, std::array<Json, 2>> differing(const StateCounters& a, con
 int run_checkpoint_ls(const CheckpointOptions& options) {
   if (entry_at(options.path) != Entry::folder) throw neither(options.path);
   Json rows = Json::array();
-  for (const Held& held : all_in(options.path)) {
-    Json row = listed(held.folder.path);
-    row["step"] = held.folder.step;
-    row["abandoned"] = held.abandoned;
+  for (const ListedStep& step : all_in(options.path)) {
+    Json row = listed(step.folder.path);
+    row["step"] = step.folder.step;
+    row["abandoned"] = step.abandoned;
     rows.push_back(row);
   }
   add_losses(rows, options.path);
@@ -260,7 +260,7 @@ int run_checkpoint_inspect(const CheckpointOptions& options) {
 
 int run_checkpoint_verify(const CheckpointOptions& options) {
   std::vector<fs::path> folders;
-  for (const Held& held : all_in(options.path)) folders.push_back(held.folder.path);
+  for (const ListedStep& step : all_in(options.path)) folders.push_back(step.folder.path);
   if (folders.empty()) folders.emplace_back(options.path);  // a step folder; anything else is reported as invalid
   Problems all;
   std::vector<std::string> failures;

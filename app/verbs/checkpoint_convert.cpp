@@ -30,6 +30,7 @@ int run_checkpoint_convert(const CheckpointConvertOptions& options) {
   convert.experts = options.experts;
   convert.type = options.type;
   convert.extent = options.extent;
+  if (!options.upcycling.empty()) convert.upcycling = read_upcycling(options.upcycling);
   convert.target = options.target;
   convert.shard_bytes = options.shard_bytes.value_or(convert.shard_bytes);
   const Build build = this_build();

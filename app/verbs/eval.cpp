@@ -2,18 +2,20 @@
 #include <chrono>
 #include <cmath>
 #include <numbers>
+#include <string>
 #include <string_view>
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include "app/cli/ranks.hpp"
-#include "app/training/evaluated.hpp"
-#include "app/training/given_weights.hpp"
-#include "app/training/known_tokenizer.hpp"
-#include "app/training/library_plans.hpp"
-#include "app/training/measured_text.hpp"
-#include "app/training/preparation.hpp"
-#include "app/training/training.hpp"
+#include "app/training/loop/training.hpp"
+#include "app/training/start/evaluated.hpp"
+#include "app/training/start/given_weights.hpp"
+#include "app/training/start/known_tokenizer.hpp"
+#include "app/training/start/library_plans.hpp"
+#include "app/training/start/measured_text.hpp"
+#include "app/training/start/preparation.hpp"
 #include "app/verbs/verbs.hpp"
 #include "core/comm/make_on_all.hpp"
 #include "io/metrics/console.hpp"
@@ -25,12 +27,14 @@
 namespace tessera {
 namespace {
 
+std::string quoted(const std::string& text) { return nlohmann::json(text).dump(); }
+
 /// An evaluation, for its reader.
 struct Answer {
   std::string extent;  ///< what was evaluated, as text
   std::int64_t windows = 0, kept = 0, tokens = 0;
   std::int64_t bytes = 0;                 ///< that the tokens stand for; 0: unknown
-  std::string_view recipe, saved_recipe;  ///< of this evaluation; of the run that saved the weights, empty if unknown
+  std::string recipe, saved_recipe;  ///< of this evaluation; of the run that saved the weights, empty if unknown
 };
 
 void print(Format format, const StateCounters& counters, float loss, const Answer& answer) {
@@ -40,11 +44,11 @@ void print(Format format, const StateCounters& counters, float loss, const Answe
   if (format == Format::json)
     return fmt::print(
         "{{\"step\":{},\"eval_loss\":{},\"tokens\":{},\"perplexity\":{:.6g}{},\"eval_windows\":{},"
-        "\"eval_windows_kept\":{},\"eval_tokens\":{},\"recipe\":\"{}\"{}}}\n",
+        "\"eval_windows_kept\":{},\"eval_tokens\":{},\"recipe\":{}{}}}\n",
         counters.step, loss, counters.tokens, perplexity,
         known ? fmt::format(",\"bits_a_byte\":{:.6g},\"eval_bytes\":{}", bits, answer.bytes) : "", answer.windows,
-        answer.kept, answer.tokens, answer.recipe,
-        answer.saved_recipe.empty() ? "" : fmt::format(",\"checkpoint_recipe\":\"{}\"", answer.saved_recipe));
+        answer.kept, answer.tokens, quoted(answer.recipe),
+        answer.saved_recipe.empty() ? "" : fmt::format(",\"checkpoint_recipe\":{}", quoted(answer.saved_recipe)));
   const bool other = !answer.saved_recipe.empty() && answer.saved_recipe != answer.recipe;
   fmt::print("step {} | eval_loss {} | perplexity {:.6g}{} | {} | recipe {}{} | {} tokens trained on\n", counters.step,
              loss, perplexity, known ? fmt::format(" | {:.6g} bits a byte", bits) : "", answer.extent, answer.recipe,
@@ -57,25 +61,25 @@ std::vector<std::filesystem::path> saved(const GivenWeights& given) {
   return {given.path};
 }
 
-std::string_view saved_recipe(const GivenWeights& given) {
-  return saved(given).empty() ? "" : name_of(given.config.precision.recipe);
+std::string saved_recipe(const GivenWeights& given) {
+  return saved(given).empty() ? "" : recipe_text(given.config.precision);
 }
 
 /// Loads the weights, evaluates `batches` and prints the answer. Collective over the world.
-int evaluate(const EvalOptions& options, const Prepared& run, const GivenWeights& given, Batches batches,
-             const Answer& answer, Mpi& mpi, Control& control) {
+int evaluate_weights(const EvalOptions& options, const Prepared& run, const GivenWeights& given, Batches batches,
+                     const Answer& answer, Mpi& mpi, Control& control) {
   const RunConfig& config = run.deck.config;
   const Runtime runtime(static_cast<int>(config.run.threads.get()), run.gpu);
   Device device;
   use_library_plans(device, *run.plan, saved(given), control);
-  Mesh mesh = mpi.mesh(device, run.plan->ranks, std::chrono::seconds(config.comm.timeout_s),
+  Mesh mesh = mpi.mesh(device, run.plan->ranks, config.comm.timeout(),
                        {.copy_engines = config.proof.copy_engines});
   std::vector<Record> no_records;
   const auto training =
       make_on_all<Training>(control, device, *run.plan, std::move(batches), mesh, control, no_records);
   return or_end_all_ranks(mpi, [&] {
     training->initialise([&](StateDict& weights) { load_weights(*given.source, weights, device, control); });
-    const auto loss = static_cast<float>(training->evaluate());  // the same on all ranks
+    const auto loss = static_cast<float>(*training->evaluate());  // the same on all ranks
     if (!std::isfinite(loss))
       throw Error(Exit::numerical, fmt::format("{}: the loss of these weights is {}", given.path.string(),
                                                     std::isnan(loss) ? "no number" : "infinite"));
@@ -108,31 +112,31 @@ Problems problems_with_evaluating(Prepared& run, const GivenWeights& given, std:
 int eval_deck(const EvalOptions& options, Mpi& mpi, Control& control) {
   Prepared run = prepare(options.deck, options.overrides, Task::evaluation, mpi, control);
   const RunConfig& config = run.deck.config;
-  control.wait_at_most(std::chrono::seconds(config.comm.timeout_s));
+  control.wait_at_most(config.comm.timeout());
   const GivenWeights given = open_weights(options.checkpoint, control);
   std::vector<std::string> told;
   control.agree(problems_with_evaluating(run, given, told));
   for (const std::string& line : told)
     if (mpi.rank() == 0 && !line.empty()) fmt::print(stderr, "{}\n", line);
   const Evaluated taken = evaluated_by(run);
-  return evaluate(options, run, given, run.batches(),
-                  {.extent = extent_text(taken),
-                   .windows = taken.windows,
-                   .kept = taken.kept,
-                   .tokens = taken.tokens,
-                   .bytes = config.data.kind == DataKind::text ? taken.tokens : 0,
-                   .recipe = name_of(config.precision.recipe),
-                   .saved_recipe = saved_recipe(given)},
-                  mpi, control);
+  return evaluate_weights(options, run, given, run.batches(),
+                          {.extent = extent_text(taken),
+                           .windows = taken.windows,
+                           .kept = taken.kept,
+                           .tokens = taken.tokens,
+                           .bytes = config.data.kind == DataKind::text ? taken.tokens : 0,
+                           .recipe = recipe_text(config.precision),
+                           .saved_recipe = saved_recipe(given)},
+                          mpi, control);
 }
 
 /// Evaluates every token of a text but the first.
 int eval_text(const EvalOptions& options, Mpi& mpi, Control& control) {
   Problems problems;
-  std::string place;
-  attempt(problems, [&] { place = place_of_weights(options.deck); });
+  std::string path;
+  attempt(problems, [&] { path = path_of_weights(options.deck); });
   control.agree(problems);
-  const GivenWeights given = open_weights(place, control);
+  const GivenWeights given = open_weights(path, control);
   Deck deck;
   std::unique_ptr<TextEncoding> encoding;
   attempt(problems, [&] { deck = deck_to_measure(given, options.overrides); });
@@ -142,7 +146,7 @@ int eval_text(const EvalOptions& options, Mpi& mpi, Control& control) {
                                           given.path.string(), tokenizer_file));
   });
   control.agree(problems);
-  control.wait_at_most(std::chrono::seconds(deck.config.comm.timeout_s));
+  control.wait_at_most(deck.config.comm.timeout());
   const std::string text = text_to_measure(options.text, control);
   MeasuredText measures;
   attempt(problems, [&] { measures = measured(options.text, text, *encoding, deck.config.model.seq_len); });
@@ -152,17 +156,20 @@ int eval_text(const EvalOptions& options, Mpi& mpi, Control& control) {
   RunConfig& config = run.deck.config;
   const std::int64_t windows = measures.windows.evaluation, tokens = measures.windows.evaluation_targets(windows);
   config.eval.batches = ceil_div(windows, config.batch.global);
-  return evaluate(options, run, given,
-                  {config, std::vector<CutTokens>(), {measures.tokens, measures.windows}, run.plan->ranks.world},
-                  {.extent = fmt::format("{}, {} of {}, {}", counted(windows, "window"), tokens,
-                                         counted(tokens + 1, "token"), counted(measures.bytes, "byte")),
-                   .windows = windows,
-                   .kept = windows,
-                   .tokens = tokens,
-                   .bytes = measures.bytes,
-                   .recipe = name_of(config.precision.recipe),
-                   .saved_recipe = saved_recipe(given)},
-                  mpi, control);
+  return evaluate_weights(options, run, given,
+                          {config,
+                           std::vector<CutTokens>(),
+                           {measures.tokens, measures.windows},
+                           run.plan->ranks.world},
+                          {.extent = fmt::format("{}, {} of {}, {}", counted(windows, "window"), tokens,
+                                                 counted(tokens + 1, "token"), counted(measures.bytes, "byte")),
+                           .windows = windows,
+                           .kept = windows,
+                           .tokens = tokens,
+                           .bytes = measures.bytes,
+                           .recipe = recipe_text(config.precision),
+                           .saved_recipe = saved_recipe(given)},
+                          mpi, control);
 }
 
 }  // namespace

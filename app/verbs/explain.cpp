@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include "app/training/tell/summary.hpp"
 #include "app/verbs/verbs.hpp"
 #include "core/config/effects.hpp"
 #include "core/config/keys.hpp"
@@ -20,14 +21,23 @@ const char* restart_text(Restart restart) {
   switch (restart) {
     case Restart::fixed: return "fixed: a resumed run must keep it";
     case Restart::on_request: return "fixed, unless `train --allow-change` names it";
+    case Restart::contents:
+      return "may change in a resumed run; the contents behind it only if `train --allow-change` names it";
+    case Restart::told:
     case Restart::may_change: return "may change in a resumed run";
   }
   return "";
 }
 
 const char* short_text(Restart restart) {
-  constexpr const char* names[] = {"fixed", "--allow-change", "may change"};
-  return names[static_cast<int>(restart)];
+  switch (restart) {
+    case Restart::fixed: return "fixed";
+    case Restart::on_request: return "--allow-change";
+    case Restart::contents: return "may change, its contents: --allow-change";
+    case Restart::told:
+    case Restart::may_change: return "may change";
+  }
+  return "";
 }
 
 /// The values of a deck with their origins; none without a deck.
@@ -50,6 +60,9 @@ class Values : public ConfigVisitor<Values> {
                                    name_of(source), given ? ": " + where : "");
   }
 
+  /// In which formats the deck's matrices are multiplied, a line for those that are alike; empty without a deck.
+  std::string formats() const { return texts_.empty() ? "" : formats_text(deck_.config); }
+
   /// Text of a key's value and origin; empty if the deck does not have its section.
   std::string of(const std::string& key) const {
     const auto found = texts_.find(key);
@@ -64,7 +77,8 @@ class Values : public ConfigVisitor<Values> {
 /// Documentation of `base`, a key of decks that RunConfig does not have: reading a deck resolves it.
 const KeyDoc base_doc = {KeyDoc::Kind::key, "base", "a text", "none", "the path of a deck", Restart::may_change,
                          "Another deck, as base: other.yaml, that gives what this one leaves out, key by key; lists "
-                         "are taken whole. Its path counts from this deck's folder; it may have a base of its own"};
+                         "are taken whole. Its path counts from this deck's folder; it may have a base of its own",
+                         {}};
 
 void print_key(const KeyDoc& doc, const Values& values) {
   fmt::print("{}\n  {}\n", doc.path, doc.help);
@@ -74,6 +88,12 @@ void print_key(const KeyDoc& doc, const Values& values) {
   if (const std::string when = when_it_matters(doc.path); !when.empty()) fmt::print("  effect   {}\n", when);
 }
 
+/// Whether a key's value has keys itself, which documentation lists behind it.
+bool has_keys(const KeyDoc& doc) {
+  const KeyDoc* const next = &doc + 1;
+  return next != key_docs().data() + key_docs().size() && next->path.starts_with(doc.path + ".");
+}
+
 /// Prints the keys of a section ("" for the deck itself), one a line, then the sections in it.
 void print_section(const std::string& path, const std::string& help, const Values& values) {
   const std::string prefix = path.empty() ? "" : path + ".";
@@ -81,7 +101,8 @@ void print_section(const std::string& path, const std::string& help, const Value
   std::size_t width = 0;
   for (const KeyDoc& doc : key_docs()) {
     if (doc.path.rfind(prefix, 0) != 0 || doc.path.find('.', prefix.size()) != std::string::npos) continue;
-    (doc.kind == KeyDoc::Kind::key ? keys : sections).push_back(&doc);
+    if (doc.kind == KeyDoc::Kind::key) keys.push_back(&doc);
+    if (doc.kind == KeyDoc::Kind::section || has_keys(doc)) sections.push_back(&doc);
     if (doc.kind == KeyDoc::Kind::key) width = std::max(width, doc.path.size() - prefix.size());
   }
   if (!path.empty()) fmt::print("{}: {}\n", path, help);
@@ -107,17 +128,18 @@ void print_gathers() {
   fmt::print("What is gathered, for each weight and step\n");
   fmt::print(fmt::runtime(row), "recipe", "held", "wire", "pass", "recompute", "bytes", "why");
   const auto print = [&](const Recipe& recipe, Travel travel) {
-    const std::string held = travel == Travel::plain ? "bf16" : "quantized", wire = travels_as(recipe.weight, travel);
-    const bool plain = recipe.weight.plain == DType::f32;
+    const WeightFormat weight = recipe.treatment.held();
+    const std::string held = travel == Travel::plain ? "bf16" : "quantized", wire = travels_as(weight, travel);
+    const bool plain = weight.plain == DType::f32;
     fmt::print(fmt::runtime(row), recipe.name, plain ? "fp32" : held, wire, "forward", "none, selective, full",
-               wire_bytes(recipe.weight, travel),
-               "once, before its first use: " + reason_of(recipe.weight, travel));
+               wire_bytes(weight, travel),
+               "once, before its first use: " + reason_of(weight, travel));
     fmt::print(fmt::runtime(row), recipe.name, plain ? "fp32" : held, wire, "backward", "none, selective, full", 0,
                "what forward gathered serves both directions, and what is computed again");
   };
   for (const Recipe& recipe : recipes()) {
     print(recipe, Travel::plain);
-    if (!recipe.weight.codes) continue;
+    if (!recipe.treatment.held().codes) continue;
     print(recipe, Travel::bf16);
     print(recipe, Travel::codes);
   }
@@ -130,12 +152,13 @@ void print_visits() {
   fmt::print("What `sharding: full` gathers, for each weight and micro-batch\n");
   fmt::print(fmt::runtime(row), "recipe", "held", "recompute", "forward", "backward", "bytes", "why");
   const auto print = [&](const Recipe& recipe, Travel travel) {
-    const std::string plain = recipe.weight.plain == DType::f32 ? "fp32" : "bf16";
+    const WeightFormat weight = recipe.treatment.held();
+    const std::string plain = weight.plain == DType::f32 ? "fp32" : "bf16";
     const std::string held = travel == Travel::plain ? plain : "quantized";
-    const auto in_all = [&](int times) { return fmt::format("{:.6g}", times * kept_bytes(recipe.weight, travel)); };
-    if (payload_of(recipe.weight, travel, Side::columnwise) != Sides::columnwise) {
+    const auto in_all = [&](int times) { return fmt::format("{:.6g}", times * kept_bytes(weight, travel)); };
+    if (payload_of(weight, travel, Side::columnwise) != Sides::columnwise) {
       fmt::print(fmt::runtime(row), recipe.name, held, "any", "the one payload", "the same", in_all(2),
-                 reason_of(recipe.weight, travel));
+                 reason_of(weight, travel));
       return;
     }
     fmt::print(fmt::runtime(row), recipe.name, held, "none", "rowwise", "columnwise", in_all(2),
@@ -149,7 +172,7 @@ void print_visits() {
   };
   for (const Recipe& recipe : recipes()) {
     print(recipe, Travel::plain);
-    if (recipe.weight.codes) print(recipe, Travel::codes);
+    if (recipe.treatment.held().codes) print(recipe, Travel::codes);
   }
 }
 
@@ -159,10 +182,13 @@ void print_formats() {
   const auto format = [](const std::optional<FormatId>& id) { return id ? traits_of(*id).name : "as it is"; };
   fmt::print("What products of linear and expert layers take, of matrices that the recipe quantizes\n");
   fmt::print(fmt::runtime(row), "recipe", "weight", "activation", "gradient", "sides and rows", "experts' rows begin");
-  for (const Recipe& recipe : recipes())
-    fmt::print(fmt::runtime(row), recipe.name, name_of(recipe.weight), format(recipe.activation),
-               format(recipe.gradient), fmt::format("of {} and {}", recipe.matrix, recipe.rows),
-               fmt::format("at multiples of {}", recipe.expert_rows));
+  for (const Recipe& recipe : recipes()) {
+    const Treatment& t = recipe.treatment;
+    const Multiples of = multiples_of(t);
+    fmt::print(fmt::runtime(row), recipe.name, name_of(t.held()), format(t.activation.forward),
+               format(t.gradient.dgrad), fmt::format("of {} and {}", of.out, of.rows),
+               fmt::format("at multiples of {}", of.expert_rows));
+  }
 }
 
 }  // namespace
@@ -196,6 +222,7 @@ int run_explain(const ExplainOptions& options) {
     print_section(doc->path, doc->help, values);
   else
     print_key(*doc, values);
+  if (doc->path.starts_with("precision")) fmt::print("{}", values.formats());
   return 0;
 }
 

@@ -3,6 +3,7 @@
 #include <iostream>
 #include <iterator>
 #include <set>
+#include <sstream>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -11,15 +12,17 @@
 #include "app/cli/memory.hpp"
 #include "app/cli/ranks.hpp"
 #include "app/cli/threads.hpp"
-#include "app/training/given_weights.hpp"
-#include "app/training/known_tokenizer.hpp"
-#include "app/training/preparation.hpp"
+#include "app/training/start/given_weights.hpp"
+#include "app/training/start/known_tokenizer.hpp"
+#include "app/training/start/preparation.hpp"
+#include "app/training/start/stop_texts.hpp"
 #include "app/verbs/verbs.hpp"
 #include "core/comm/make_on_all.hpp"
 #include "core/step/decoder.hpp"
 #include "io/convert/hf_companions.hpp"
 #include "io/data/utf8.hpp"
 #include "io/files/access.hpp"
+#include "io/files/text_file.hpp"
 #include "io/metrics/console.hpp"
 #include "io/text/tokenizer.hpp"
 #include "kernels/base/runtime.hpp"
@@ -68,30 +71,74 @@ std::string prompt_text(const GenerateOptions& options, const GivenWeights& give
   return {std::istreambuf_iterator<char>(std::cin), {}};  // rank 0's: launchers give standard input to it alone
 }
 
-Prompt prompt_of(const GenerateOptions& options, const GivenWeights& given, const TextEncoding* encoding,
-                 Control& control) {
-  Prompt prompt{"", options.prompt_ids};
-  Problems problems;
-  if (prompt.ids.empty()) {
-    if (control.rank() == 0) attempt(problems, [&] { prompt.text = prompt_text(options, given); });
-    control.agree(problems);
-    prompt.text = control.broadcast(prompt.text);
-    attempt(problems, [&] {
-      if (!encoding)
-        throw Error(Exit::usage,
-                    fmt::format("--prompt: {} holds no {}, so no text can be encoded: put one there, or give "
-                                "--prompt-ids",
-                                given.path.string(), tokenizer_file));
-      prompt.ids = encoding->encode(prompt.text);
-      if (prompt.ids.empty()) throw Error(Exit::usage, "--prompt: is empty; at least one token is needed");
-    });
+/// The prompt that a line of a .jsonl file holds.
+std::string prompt_in(const std::string& line, const std::string& place) {
+  const auto json = nlohmann::json::parse(line, nullptr, false);
+  if (json.is_string()) return json.get<std::string>();
+  if (json.is_object() && json.contains("prompt") && json["prompt"].is_string())
+    return json["prompt"].get<std::string>();
+  throw Error(Exit::usage, place + ": is no JSON text, and no object with one in \"prompt\"");
+}
+
+/// The prompts of a file, of lines that are not empty.
+std::vector<std::string> prompts_in(const std::string& file) {
+  std::vector<std::string> prompts;
+  std::istringstream lines(read_text_file(file));
+  int number = 0;
+  for (std::string line; std::getline(lines, line);) {
+    ++number;
+    if (line.ends_with('\r')) line.pop_back();
+    if (line.empty()) continue;
+    prompts.push_back(file.ends_with(".jsonl") ? prompt_in(line, fmt::format("--prompts: {}:{}", file, number)) : line);
   }
-  for (const std::int32_t id : prompt.ids)
-    if (id < 0 || id >= given.config.model.vocab)
-      problems.add(Exit::usage, fmt::format("--prompt-ids: {} is outside the vocabulary of {}", id,
-                                            given.config.model.vocab.get()));
+  if (prompts.empty()) throw Error(Exit::usage, fmt::format("--prompts: {}: holds no prompt", file));
+  return prompts;
+}
+
+/// The texts to continue, as rank 0 reads them. Collective over the world.
+std::vector<std::string> prompt_texts(const GenerateOptions& options, const GivenWeights& given, Control& control) {
+  Problems problems;
+  std::vector<std::string> texts;
+  if (control.rank() == 0)
+    attempt(problems, [&] {
+      if (options.prompts.empty()) texts = {prompt_text(options, given)};
+      else texts = prompts_in(options.prompts);
+    });
   control.agree(problems);
-  return prompt;
+  const std::int64_t count = control.max(std::ssize(texts));
+  texts.resize(static_cast<std::size_t>(count));
+  for (std::string& text : texts) text = control.broadcast(text);
+  return texts;
+}
+
+std::vector<Prompt> prompts_of(const GenerateOptions& options, const GivenWeights& given, const TextEncoding* encoding,
+                               Control& control) {
+  std::vector<Prompt> prompts;
+  if (!options.prompt_ids.empty()) prompts.push_back({"", options.prompt_ids});
+  Problems problems;
+  const char* const option = options.prompts.empty() ? "--prompt" : "--prompts";
+  if (prompts.empty())
+    for (const std::string& text : prompt_texts(options, given, control))
+      attempt(problems, [&] {
+        if (!encoding)
+          throw Error(Exit::usage,
+                      fmt::format("{}: {} holds no {}, so no text can be encoded: put one there, or give "
+                                  "--prompt-ids",
+                                  option, given.path.string(), tokenizer_file));
+        prompts.push_back({text, encoding->encode(text)});
+        if (prompts.back().ids.empty())
+          throw Error(Exit::usage, fmt::format("{}: is empty; at least one token is needed", option));
+      });
+  if (!encoding && !options.stops.empty())
+    problems.add(Exit::usage, fmt::format("--stop: {} holds no {}, so answers have no text", given.path.string(),
+                                          tokenizer_file));
+  for (const Prompt& prompt : prompts)
+    for (const std::int32_t id : prompt.ids)
+      if (id < 0 || id >= given.config.model.vocab)
+        problems.add(Exit::usage, fmt::format("--prompt-ids: {} is outside the vocabulary of {}", id,
+                                              given.config.model.vocab.get()));
+  control.agree(problems);
+  return prompts;
 }
 
 /// Number of tokens to generate: as requested; else the default number, or as many as there is room for.
@@ -100,9 +147,10 @@ std::int64_t count_of(const GenerateOptions& options, const GivenWeights& given,
   if (room < 1) {
     const std::int64_t most = given.config.model.seq_len;
     const bool text = options.prompt_ids.empty();
+    const char* const option = !options.prompts.empty() ? "--prompts" : text ? "--prompt" : "--prompt-ids";
     throw Error(Exit::usage,
-                fmt::format("{}: {}, and the model's sequences hold {}: give its end alone, {} {}",
-                            text ? "--prompt" : "--prompt-ids", counted(std::ssize(prompt.ids), "token"), most,
+                fmt::format("{}: {}, and the model's sequences hold {}: give its end alone, {} {}", option,
+                            counted(std::ssize(prompt.ids), "token"), most,
                             text ? "as tail -c cuts it: as many bytes are no more tokens than" : "the last", most));
   }
   const std::int64_t count = options.tokens.value_or(std::clamp<std::int64_t>(room, 1, usual_tokens));
@@ -113,20 +161,22 @@ std::int64_t count_of(const GenerateOptions& options, const GivenWeights& given,
   return count;
 }
 
-/// Rank 0's output: text as it is generated, or JSON at the end.
+/// The answer to one prompt, on every rank, and rank 0's output of it: text as it is generated, or JSON at the end.
 class Output {
  public:
   Output(const GenerateOptions& options, const Prompt& prompt, const TextEncoding* encoding, bool speaking)
-      : format_(options.format), prompt_(prompt), encoding_(encoding), speaking_(speaking) {
+      : format_(options.format), prompt_(prompt), encoding_(encoding), stop_(options.stops), speaking_(speaking) {
     stream(prompt.text);
   }
-  void token(std::int32_t id) {
+  /// Returns whether the answer goes on behind the token.
+  bool token(std::int32_t id) {
     ids_.push_back(id);
-    const std::string bytes = encoding_ ? encoding_->bytes_of(id) : "";
-    bytes_ += bytes;
-    stream(encoding_ ? characters_.take(bytes) : fmt::format("{} ", id));
+    if (encoding_) show(stop_.take(encoding_->bytes_of(id)));
+    else stream(fmt::format("{} ", id));
+    return !stop_.ended();
   }
   void end(double seconds) {
+    show(stop_.rest());
     if (format_ == Format::text) return stream(characters_.rest() + "\n");
     Json json = {{"prompt", text_of(prompt_.text)}, {"prompt_tokens", prompt_.ids}, {"tokens", ids_}};
     json["text"] = encoding_ ? Json(text_of(bytes_)) : Json();
@@ -135,6 +185,10 @@ class Output {
   }
 
  private:
+  void show(const std::string& bytes) {
+    bytes_ += bytes;
+    stream(characters_.take(bytes));
+  }
   void stream(const std::string& text) const {
     if (!speaking_ || format_ == Format::json) return;
     fmt::print("{}", text);
@@ -144,6 +198,7 @@ class Output {
   Format format_;
   const Prompt& prompt_;
   const TextEncoding* encoding_;
+  StopTexts stop_;
   bool speaking_;
   Characters characters_{Controls::replaced};  // as a terminal can show them
   std::vector<std::int32_t> ids_;
@@ -161,14 +216,14 @@ RunPlan plan_of(const GivenWeights& given, std::int64_t capacity, int gpu, const
   return std::move(*plan);
 }
 
-int generate(const GenerateOptions& options, Mpi& mpi, Control& control) {
+int generate_text(const GenerateOptions& options, Mpi& mpi, Control& control) {
   Problems problems;
-  std::string place;
+  std::string path;
   if (const std::string mistake = mpi.launch_mistake(); !mistake.empty()) problems.add(Exit::environment, mistake);
-  attempt(problems, [&] { place = place_of_weights(options.model); });
+  attempt(problems, [&] { path = path_of_weights(options.model); });
   control.agree(problems);
-  GivenWeights given = open_weights(place, control);
-  const std::chrono::seconds patience(given.config.comm.timeout_s);
+  GivenWeights given = open_weights(path, control);
+  const std::chrono::seconds patience = given.config.comm.timeout();
   control.wait_at_most(patience);
   given.config.run.threads = host_threads(control.max(mpi.local_rank() + 1));
   Runtime::plan_for(static_cast<int>(given.config.run.threads.get()));
@@ -181,16 +236,21 @@ int generate(const GenerateOptions& options, Mpi& mpi, Control& control) {
   });
   control.agree(problems);
   if (mpi.rank() == 0) fmt::print(stderr, "{}", missing);
-  const Prompt prompt = prompt_of(options, given, encoding.get(), control);
-  std::int64_t count = 0;
-  attempt(problems, [&] { count = count_of(options, given, prompt); });
+  const std::vector<Prompt> prompts = prompts_of(options, given, encoding.get(), control);
+  std::vector<std::int64_t> counts;
+  std::int64_t capacity = 0;
+  for (const Prompt& prompt : prompts)
+    attempt(problems, [&] {
+      counts.push_back(count_of(options, given, prompt));
+      // The sequence needs no room for the last token, which is drawn but not fed to the model.
+      capacity = std::max(capacity, std::ssize(prompt.ids) + counts.back() - 1);
+    });
   const bool shared = given.config.proof.share_gpu;  // as the saved run had it
   problems.add(problems_with_gpus(mpi, control, shared ? Sharing::allowed : Sharing::refused));
   problems.add(problems_with_threads(given.config.run.threads.get()));
   control.agree(problems);
   const int gpu = own_gpu(mpi);
-  // The sequence needs no room for the last token, which is drawn but not fed to the model.
-  const RunPlan plan = plan_of(given, std::ssize(prompt.ids) + count - 1, gpu, mpi, control);
+  const RunPlan plan = plan_of(given, capacity, gpu, mpi, control);
   const Runtime runtime(static_cast<int>(given.config.run.threads.get()), gpu);
   Device device;
   Mesh mesh = mpi.mesh(device, plan.ranks, patience, {.copy_engines = given.config.proof.copy_engines});
@@ -198,17 +258,17 @@ int generate(const GenerateOptions& options, Mpi& mpi, Control& control) {
   Decoder& decoder = *made;
   return or_end_all_ranks(mpi, [&] {
     decoder.initialise([&](StateDict& weights) { load_weights(*given.source, weights, device, control); });
-    Output output(options, prompt, encoding.get(), mpi.rank() == 0);
-    const auto begin = std::chrono::steady_clock::now();
     const NextLogits next = [&](const std::vector<std::int32_t>& ids) {
       return decoder.extend(std::span(ids).subspan(static_cast<std::size_t>(decoder.length())));
     };
-    generate(next, options.sampling, prompt.ids, count, [&](std::int32_t id) {
-      if (ends.contains(id)) return false;
-      output.token(id);
-      return true;
-    });
-    output.end(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+    for (std::size_t i = 0; i < prompts.size(); ++i) {
+      decoder.restart();
+      Output output(options, prompts[i], encoding.get(), mpi.rank() == 0);
+      const auto begin = std::chrono::steady_clock::now();
+      generate(next, options.sampling, prompts[i].ids, counts[i],
+               [&](std::int32_t id) { return !ends.contains(id) && output.token(id); });
+      output.end(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+    }
     return 0;
   });
 }
@@ -216,7 +276,7 @@ int generate(const GenerateOptions& options, Mpi& mpi, Control& control) {
 }  // namespace
 
 int run_generate(const GenerateOptions& options) {
-  return on_all_ranks([&](Mpi& mpi, Control& control) { return generate(options, mpi, control); });
+  return on_all_ranks([&](Mpi& mpi, Control& control) { return generate_text(options, mpi, control); });
 }
 
 }  // namespace tessera

@@ -5,7 +5,7 @@
 #include "app/cli/build.hpp"
 #include "app/cli/threads.hpp"
 #include "app/cli/waiting.hpp"
-#include "app/training/utilisation.hpp"
+#include "app/training/tell/utilisation.hpp"
 #include "app/verbs/verbs.hpp"
 #include "io/metrics/console.hpp"
 #include "kernels/base/runtime.hpp"

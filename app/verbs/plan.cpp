@@ -2,10 +2,10 @@
 
 #include <fmt/format.h>
 
-#include "app/training/hosts_text.hpp"
-#include "app/training/plan_text.hpp"
-#include "app/training/preparation.hpp"
-#include "app/training/summary.hpp"
+#include "app/training/start/preparation.hpp"
+#include "app/training/tell/hosts_text.hpp"
+#include "app/training/tell/plan_text.hpp"
+#include "app/training/tell/summary.hpp"
 #include "app/verbs/verbs.hpp"
 #include "core/config/config.hpp"
 #include "io/metrics/console.hpp"
@@ -31,7 +31,7 @@ std::string granularity_text(const RunConfig& config, const GranularityPeaks& pe
 int run_plan(const PlanOptions& options) {
   if (options.ranks % options.hosts != 0)
     throw Error(Exit::usage, fmt::format("--hosts {}: must divide --ranks {}", options.hosts, options.ranks));
-  const Deck deck = sound_deck(options.deck, options.overrides);
+  const Deck deck = checked_deck(options.deck, options.overrides);
   Runtime::plan_for(static_cast<int>(deck.config.run.threads.get()));
   Problems problems;
   for (const Finding& finding : refusals(deck.config, static_cast<int>(options.ranks)))

@@ -6,20 +6,20 @@
 #include <fmt/format.h>
 
 #include "app/cli/ranks.hpp"
-#include "app/training/advice.hpp"
-#include "app/training/beginning.hpp"
-#include "app/training/generation.hpp"
-#include "app/training/library_plans.hpp"
-#include "app/training/prepared_run.hpp"
-#include "app/training/records.hpp"
-#include "app/training/report.hpp"
-#include "app/training/saving.hpp"
-#include "app/training/stop.hpp"
-#include "app/training/summary.hpp"
-#include "app/training/training.hpp"
+#include "app/training/loop/best_step.hpp"
+#include "app/training/loop/saving.hpp"
+#include "app/training/loop/stop.hpp"
+#include "app/training/loop/training.hpp"
+#include "app/training/loop/training_loop.hpp"
+#include "app/training/start/beginning.hpp"
+#include "app/training/start/library_plans.hpp"
+#include "app/training/start/prepared_run.hpp"
+#include "app/training/start/records.hpp"
+#include "app/training/tell/advice.hpp"
+#include "app/training/tell/report.hpp"
+#include "app/training/tell/summary.hpp"
 #include "app/verbs/verbs.hpp"
 #include "core/comm/make_on_all.hpp"
-#include "io/data/utf8.hpp"
 #include "io/files/fault.hpp"
 #include "io/metrics/console.hpp"
 #include "kernels/base/attempt.hpp"
@@ -56,82 +56,21 @@ void describe(const PreparedRun& run) {
   std::fflush(stdout);
 }
 
-/// Generates and prints a sample, unless it was abandoned because the run is `pressed`; returns whether it is whole.
-/// All ranks generate, rank 0 prints. Collective over the world.
-bool print_sample(Training& training, const RunPlan& plan, const TextEncoding& encoding, const Pressed& pressed) {
-  const SampleConfig& sample = plan.config.sample;
-  bool abandoned = sample.tokens > 0 && pressed();
-  if (sample.tokens == 0 || abandoned) return !abandoned;
-  const auto show = [&](const std::string& text) {
-    if (plan.ranks.world.rank != 0) return;
-    fmt::print("{}", text);
-    std::fflush(stdout);
-  };
-  const NextLogits next = [&](const std::vector<std::int32_t>& ids) { return training.next_logits(ids); };
-  show("sample: " + sample.prompt);
-  Characters characters(Controls::replaced);
-  generate(next, {.seed = plan.seed}, encoding.encode(sample.prompt), sample.tokens, [&](std::int32_t token) {
-    show(characters.take(encoding.bytes_of(token)));
-    return token != encoding.end_of_text() && !(abandoned = pressed());
-  });
-  show(characters.rest() + "\n");
-  return !abandoned;
-}
-
-/// Whether a sample follows a step other than the last.
-bool sample_due(const RunConfig& config, std::int64_t step) {
-  const std::int64_t every = config.sample.every_steps;
-  return every > 0 && step > 0 && step % every == 0 && step < config.run.steps;
-}
-
-/// Makes the evaluation of the step done last if the start before has abandoned it for a stop, and completes its row;
-/// false if this one was abandoned too. Collective over the world.
-bool made_up_for(Training& training, Control& control, const Pressed& pressed, const std::optional<MetricsRow>& row,
-                 RunLog* log) {
-  if (control.max(row ? 1 : 0) == 0) return true;
-  const std::optional<double> loss = training.evaluate(pressed);
-  Problems problems;
-  if (loss && row)
-    attempt(problems, [&] {
-      MetricsRow whole = *row;
-      whole.eval_loss = static_cast<float>(*loss);
-      log->evaluated(whole);
-    });
-  control.agree(problems);
-  return loss.has_value();
-}
-
-/// Trains until the last step or an early end, with samples, saves and, on rank 0, the log. A stop comes before a
-/// sample that is due, so that the start which goes on from there prints it. Collective over the world.
-Proceed all_steps(const RunConfig& config, Training& training, const std::function<bool()>& sample, Saving& saving,
-                  const Pressed& pressed, RunLog* log) {
-  const auto save = [&](std::int64_t step) {
-    const std::int64_t before = saving.saved();
-    const Proceed next = saving(step);
-    if (log && saving.saved() != before) log->saved(saving.saved());
-    return next;
-  };
-  const auto at_boundary = [&](std::int64_t step) {
-    const Proceed next = save(step);
-    const bool abandoned = next == Proceed::go_on && sample_due(config, step) && !sample();
-    return abandoned ? save(step) : next;
-  };
-  const auto keep = [&](const MetricsRow& row) { return log ? log->row(saving.timed(row)) : Problems(); };
-  training.send_statistics_to([&](std::int64_t step, const std::vector<QuantizerLine>& lines) {
-    return log ? log->quantized(step, lines) : Problems();
-  });
-  return training.run(keep, at_boundary, pressed);
-}
-
 /// Why a run stopped early.
 std::string stopped_text(std::int64_t step, std::int64_t steps, const Stop& stop) {
   return fmt::format("stopped after step {} of {} ({})", step, steps, stop.cause());
 }
+/// Why run.stop_after ended a run.
+std::string ended_text(std::int64_t step, const RunConfig& config, const BestStep& best) {
+  return fmt::format("done after step {} of {}: {} in a row without a lower loss than after step {} (run.stop_after)",
+                     step, config.run.steps, counted(best.since(), "evaluation"), best.step());
+}
 /// Text on how to continue a stopped run. `saved`: the newest step in the run directory; `before`: the same when the
 /// run began.
-std::string ways_on(const TrainOptions& options, const Stop& stop, std::int64_t saved, std::int64_t before) {
+std::string continuation_text(const TrainOptions& options, const Stop& stop, std::int64_t saved, std::int64_t before) {
   std::vector<std::string> without;  // options to leave out: they would lose saved steps, or stop the run at once
-  if (options.resume.from != "auto" && saved != before) without.push_back("--resume " + options.resume.from);
+  if (!std::holds_alternative<FromNewest>(options.resume) && saved != before)
+    without.push_back("--resume " + text_of(options.resume));
   if (stop.cause() == "--stop-at") without.push_back(stop.cause());
   return "the same command goes on" + (without.empty() ? "" : fmt::format(" without {}", fmt::join(without, " and ")));
 }
@@ -150,47 +89,65 @@ struct Running {
 };
 
 /// Runs a training from its beginning or checkpoint to the closing report. Collective over the world.
-int train(const TrainOptions& options, Stop& stop, Mpi& mpi, const Running& running) {
+int train_prepared(const TrainOptions& options, Stop& stop, Mpi& mpi, const Running& running) {
   const auto& [run, device, mesh, control, training, plans] = running;
   const RunConfig& config = run.deck.config;
   Beginning beginning = begin_run(run, options, mpi, control, training, device);
   const std::optional<MetricsRow> unfinished = row_to_complete(config, training, beginning.kept, control);
-  if (beginning.kept >= config.run.steps && control.max(unfinished ? 1 : 0) == 0) {
-    if (mpi.rank() == 0) fmt::print("{} of {} steps done, nothing to do\n", beginning.kept, config.run.steps);
+  const BestStep best = best_step_of(config, training.step(), control);
+  const bool all = beginning.kept >= config.run.steps, enough = beginning.kept >= 0 && best.enough(config.run);
+  if ((all || enough) && control.max(unfinished ? 1 : 0) == 0) {
+    const std::string what = all ? fmt::format("{} of {} steps done", beginning.kept, config.run.steps)
+                                 : ended_text(beginning.kept, config, best);
+    if (mpi.rank() == 0) fmt::print("{}, nothing to do\n", what);
     return 0;
   }
   beginning.origin.library_plans = to_text(plans.plans);
   const std::unique_ptr<RunLog> log = open_records(run, options, plans, beginning, mpi, control);
-  Saving saving(device, config, control, training, stop, *run.lock, run.parallel.get(), std::move(beginning.origin),
-                beginning.kept);
+  Saving saving({.device = device,
+                 .config = config,
+                 .control = control,
+                 .training = training,
+                 .stop = stop,
+                 .lock = *run.lock,
+                 .parallel = run.parallel.get(),
+                 .log = log.get()},
+                std::move(beginning.origin), beginning.kept, best);
+  TrainingLoop loop({.plan = *run.plan,
+                     .encoding = run.encoding(),
+                     .control = control,
+                     .training = training,
+                     .saving = saving,
+                     .log = log.get()});
   const auto close = [&](const std::string& end) {
     const ClosingReport closing = closing_report(device, mesh, *run.plan, control,
                                                  {log ? log->seconds() : 1, training.late_allocations(),
                                                   saving.snapshot_bytes()});
     if (log && run.lock->held()) log->close(closing, end);
   };
-  const Pressed pressed = [&] { return saving.pressed(); };
-  const auto sample = [&] { return print_sample(training, *run.plan, run.encoding(), pressed); };
   Proceed proceed = Proceed::go_on;
   try {
-    if (!made_up_for(training, control, pressed, unfinished, log.get())) proceed = Proceed::stop;
-    if (const Proceed end = all_steps(config, training, sample, saving, pressed, log.get()); end == Proceed::stop)
-      proceed = end;
+    proceed = loop.run(unfinished);
   } catch (const Error& error) {
     if (agreed(error)) close(error.what());
     throw;
   }
   const std::string stopped = stopped_text(training.step(), config.run.steps, stop);
+  const std::string ended = ended_text(training.step(), config, saving.best());
+  const bool early = training.step() < config.run.steps;
   saving.warn_waits();
-  close(proceed == Proceed::stop ? stopped : "all steps done");
+  close(proceed == Proceed::stop ? stopped : early ? ended : "all steps done");
   if (proceed == Proceed::stop) {
-    if (mpi.rank() == 0) fmt::print("{}; {}\n", stopped, ways_on(options, stop, saving.saved(), beginning.kept));
+    if (mpi.rank() == 0)
+      fmt::print("{}; {}\n", stopped, continuation_text(options, stop, saving.saved(), beginning.kept));
     return static_cast<int>(Exit::stopped);
   }
-  sample();
+  if (early && mpi.rank() == 0) fmt::print("{}\n", ended);
+  loop.sample();
   return 0;
 }
 
+/// Prepares a run and trains. Collective over the world.
 int train(const TrainOptions& options, Stop& stop, Mpi& mpi, Control& control) {
   Problems problems;
   attempt(problems, [&] {
@@ -199,9 +156,9 @@ int train(const TrainOptions& options, Stop& stop, Mpi& mpi, Control& control) {
   });
   if (const std::string mistake = mpi.launch_mistake(); !mistake.empty()) problems.add(Exit::environment, mistake);
   control.agree(problems);
-  const PreparedRun run = prepare(options, mpi, control);
+  const PreparedRun run = prepare_run(options, mpi, control);
   const RunConfig& config = run.deck.config;
-  const std::chrono::seconds patience(config.comm.timeout_s);
+  const std::chrono::seconds patience = config.comm.timeout();
   control.wait_at_most(patience);
   const Runtime runtime(static_cast<int>(config.run.threads.get()), run.gpu);
   if (mpi.rank() == 0) describe(run);
@@ -215,8 +172,8 @@ int train(const TrainOptions& options, Stop& stop, Mpi& mpi, Control& control) {
   if (!config.debug.trace.empty())
     mesh.wrap([&](std::unique_ptr<Communicator> one) { return recording(std::move(one), records); });
   const auto training = make_on_all<Training>(control, device, *run.plan, run.batches(), mesh, control, records);
-  return or_end_all_ranks(mpi,
-                          [&] { return train(options, stop, mpi, {run, device, mesh, control, *training, plans}); });
+  return or_end_all_ranks(
+      mpi, [&] { return train_prepared(options, stop, mpi, {run, device, mesh, control, *training, plans}); });
 }
 
 }  // namespace
@@ -224,7 +181,7 @@ int train(const TrainOptions& options, Stop& stop, Mpi& mpi, Control& control) {
 int run_train(const TrainOptions& options) {
   Stop stop;
   const int code = on_all_ranks([&](Mpi& mpi, Control& control) { return train(options, stop, mpi, control); });
-  stop.outlast_ranks();
+  stop.keep_exit_codes();
   return code;
 }
 

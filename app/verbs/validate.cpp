@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
-#include "app/training/advice.hpp"
-#include "app/training/preparation.hpp"
+#include "app/training/start/preparation.hpp"
+#include "app/training/tell/advice.hpp"
 #include "app/verbs/verbs.hpp"
 
 namespace tessera {

@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "app/training/generation.hpp"
-#include "app/training/run_request.hpp"
+#include "app/training/loop/generation.hpp"
+#include "app/training/start/run_request.hpp"
 #include "io/convert/convert_checkpoint.hpp"
 #include "io/deck/deck.hpp"
 #include "kernels/quantize/quantize.hpp"
@@ -35,6 +35,8 @@ struct GenerateOptions {
   std::string model;                     ///< a deck, a checkpoint or a Hugging Face folder
   std::optional<std::string> prompt;     ///< "-": standard input; empty: the deck's
   std::vector<std::int32_t> prompt_ids;  ///< token ids in place of text
+  std::string prompts;                   ///< a file with a prompt a line; empty: none
+  std::vector<std::string> stops;        ///< texts before which an answer ends
   std::optional<std::int64_t> tokens;
   Sampling sampling = {.seed = 1234};
   Format format = Format::text;
@@ -90,6 +92,7 @@ struct CheckpointConvertOptions {
   std::optional<ExpertWeights> experts;
   std::optional<DType> type;
   Extent extent = Extent::all;
+  std::string upcycling;  ///< as read_upcycling() takes it; empty: none
   Target target = Target::tessera;
   std::optional<std::int64_t> shard_bytes;  ///< with target safetensors
   std::vector<std::string> command_line;  ///< as typed

@@ -6,7 +6,7 @@
 
 namespace tessera {
 
-/// A bound on the time of what this process cannot interrupt: while it lives, the process ends when `limit` is over,
+/// A bound on the time of what this process cannot interrupt. While it lives, the process ends when `limit` is over,
 /// wherever its threads are held (MPI_Init, MPI_Abort, MPI_Finalize). One a process, or nested, where the inner one
 /// counts. By SIGALRM, because a library may hold every thread.
 class Alarm {

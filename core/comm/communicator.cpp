@@ -85,7 +85,7 @@ Pending& Pending::operator=(Pending&& other) noexcept {
 }
 
 Pending::~Pending() {
-  if (owner_) owner_->abandon(slot_);
+  if (owner_) owner_->abandon(slot_);  // mutation: dropped_gather_is_left_behind
 }
 
 void Pending::wait(Stream& stream) {

@@ -58,7 +58,7 @@ class Communicator;
 class CollectiveLog;
 
 /// Handle of a non-blocking collective. Move-only. wait() orders `stream` behind the operation and empties the handle
-/// (waiting twice is Error{internal}); the destructor of a handle that was not waited for blocks until the operation
+/// (waiting twice is Error{internal}). The destructor of a handle that was not waited for blocks until the operation
 /// has ended. The communicator must outlive it.
 class Pending {
  public:
@@ -87,7 +87,7 @@ class Communicator {
   virtual std::string name() const = 0;  ///< back end, wrappers outermost: "recording(mpi)"
 
   /// Announces the exchanges of an all_gather or all_to_all that will be submitted again and again, copies of them
-  /// included: a back end whose ranks can write to each other's memory fills in Exchange::peers, and then moves them by
+  /// included. A back end whose ranks can write to each other's memory fills in Exchange::peers, and then moves them by
   /// copy engines. Same bits. The communicator must not outlive their memory. Collective over this group.
   virtual void open(std::span<Exchange* const> /*exchanges*/) {}
 
@@ -103,7 +103,7 @@ class Communicator {
   /// Whether operations run on streams without the host (NCCL): then they can be captured in a CUDA graph
   /// (Stream::capture) and replayed. An operation that is captured is neither logged nor watched by submit().
   virtual bool on_streams() const { return false; }
-  /// To be called when the graph that holds the captured operations has been launched, at every replay: logs them, and
+  /// To be called when the graph that holds the captured operations has been launched, at every replay. Logs them, and
   /// watches for `end`, which has been recorded behind the graph. For all communicators of a back end at once. Local.
   virtual void replayed(const Event& /*end*/) {}
 

@@ -68,7 +68,7 @@ void CollectiveLog::keep(const Operation& operation, const char* processes) {
 }
 
 void CollectiveLog::repeat() {
-  for (const Entry& entry : kept_for_replays_) append(entry);
+  for (const Entry& entry : kept_for_replays_) append(entry);  // mutation: a_log_not_repeated
 }
 
 CollectiveLog::Entry CollectiveLog::entry_of(const Operation& operation, const char* processes) {

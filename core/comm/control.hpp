@@ -21,7 +21,7 @@ class Control {
   virtual int rank() const = 0;
   virtual int size() const = 0;
 
-  /// Votes on an error: if any rank has problems, all ranks throw the same Error, with the texts and code of the lowest
+  /// Votes on an error. If any rank has problems, all ranks throw the same Error, with the texts and code of the lowest
   /// failing rank; else all return. No rank may throw between collectives in another way, since the others would wait
   /// for it. The message names that rank, with its host if there are several, unless all have the same problems.
   void agree(const Problems& problems);
@@ -57,8 +57,8 @@ class Control {
     Control* control_;
   };
 
-  /// Ends the run with Exit::communication: rank 0 prints `why`, then every rank leaves without unwinding, because
-  /// buffers of collectives that can no longer finish must not be freed.
+  /// Ends the run with Exit::communication: rank 0 prints `why`, then every rank leaves. None unwinds, because buffers
+  /// of collectives that can no longer finish must not be freed.
   [[noreturn]] virtual void leave(const std::string& why) = 0;
 
   /// Pointer to the MPI_Comm of this Control, for mpi_handle.hpp alone; null without MPI. Local.
@@ -71,10 +71,10 @@ class Control {
   std::string about_;
 };
 
-/// Chains the fingerprints of a rank's data collectives in all its process groups (sequence, op, type, counts, bucket
-/// group, process group, label) into one 64-bit hash, and keeps the last 16 for a report. The counts of exchange_rows
-/// are data and stay out of it. Operations of a CUDA graph are kept, and noted whenever the graph runs. note() and
-/// repeat() allocate nothing. Local, but for compare().
+/// Chains the fingerprints of a rank's data collectives in all its process groups into one 64-bit hash, and keeps the
+/// last 16 for a report. A fingerprint is of sequence, op, type, counts, bucket group, process group and label. The
+/// counts of exchange_rows are data and stay out of it. Operations of a CUDA graph are kept, and noted whenever the
+/// graph runs. note() and repeat() allocate nothing. Local, but for compare().
 class CollectiveLog {
  public:
   static constexpr std::size_t kept = 16;

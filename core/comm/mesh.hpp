@@ -15,7 +15,7 @@ struct RankGroup {
   int first = 0;     ///< the group's lowest rank in the world, which tells groups of one kind apart
 };
 
-/// The communicators of all process groups of a run, made once by one back end: they share one log, one progress hook,
+/// The communicators of all process groups of a run, made once by one back end. They share one log, one progress hook,
 /// one way out and, on GPUs, one stream, so that a rank's collectives have one total order. Groups of the same ranks
 /// share a communicator. Move-only.
 class Mesh {

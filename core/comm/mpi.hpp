@@ -66,7 +66,7 @@ class Mpi {
   /// `timeout` reports every rank's last operations, then leaves with Exit::communication on every rank. One mesh at a
   /// time.
   Mesh mesh(Device& device, const Ranks& ranks, std::chrono::seconds timeout, const MpiOptions& options = {});
-  /// Makes a Control (votes) on a communicator of its own. A wait longer than `timeout` ends like a mesh's.
+  /// Makes a Control (votes) on a communicator of its own. `timeout` becomes that of all waits, as of a mesh.
   std::unique_ptr<Control> control(std::chrono::seconds timeout);
 
   /// Ends the run for a failure that the other ranks cannot learn of: prints `what` with rank and host, flushes, calls

@@ -1,7 +1,6 @@
 #include "core/comm/mpi_communicator.hpp"
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <numeric>
 #include <vector>
@@ -9,6 +8,7 @@
 #include "core/comm/mpi_control.hpp"
 #include "core/comm/mpi_counts.hpp"
 #include "core/comm/transfer.hpp"
+#include "core/comm/under_way.hpp"
 #include "core/device/timeline.hpp"
 
 namespace tessera {
@@ -64,7 +64,7 @@ class Block {
   bool derived_;
 };
 
-/// Send and receive buffers of an all-to-all. An empty buffer gets an address of its own: if it had the other buffer's
+/// Send and receive buffers of an all-to-all. An empty buffer gets an address of its own. If it had the other buffer's
 /// address, Open MPI would take that for MPI_IN_PLACE, and a rank that receives nothing would send nothing.
 const void* send_buffer(const Tensor& t) {
   static const std::byte empty{};
@@ -77,7 +77,6 @@ void* receive_buffer(const Tensor& t) {
 
 /// One operation under way. Vectors keep their memory, so that a steady state does not allocate.
 struct Slot {
-  bool used = false;
   Waiting waiting;
   Transfer transfer;
   std::int64_t begun = 0;  ///< begin, in nanoseconds of the host's clock
@@ -102,11 +101,11 @@ struct Slot {
 class MpiBackEnd {
  public:
   MpiBackEnd(MpiWatch& watch, Stream& stream, std::chrono::seconds timeout, const MpiOptions& options)
-      : watch_(watch), stream_(stream), timeout_(timeout), most_(options.most) {
+      : watch_(watch), stream_(stream), most_(options.most) {
     require(most_ >= 1 && most_ <= INT_MAX, "MpiOptions", "most lies between 1 and INT_MAX");
     if (options.compare == Compare::before_each) control_ = mpi_control(watch, timeout);
     MPI_Op_create(greater, 1, &max_);
-    for (Slot& slot : slots_) slot.requests.reserve(requests_at_first);
+    for (Slot& slot : slots_.all()) slot.requests.reserve(requests_at_first);
     watch_.wait_at_most(timeout);
     watch_.quote(&log_);
     stream_.set_progress([](void* self) { static_cast<MpiBackEnd*>(self)->progress(); }, this);
@@ -127,11 +126,8 @@ class MpiBackEnd {
 
   /// Takes a slot for an operation of `group`; `start` makes its requests. Returns the slot's number.
   template <class Start> int begin(const Operation& operation, const RankGroup& group, const Start& start) {
-    std::size_t index = 0;
-    while (index < slots_.size() && slots_[index].used) ++index;
-    require(index < slots_.size(), "MPI back end", "too many collectives under way");
-    Slot& slot = slots_[index];
-    slot.used = true;
+    const int number = slots_.take("MPI back end");
+    Slot& slot = slots_[number];
     slot.waiting = {name_of(operation.collective), log_.noted(), operation.label};
     log_.note(operation, group.name);
     if (control_) log_.compare(*control_);
@@ -139,14 +135,14 @@ class MpiBackEnd {
     slot.begun = host_nanoseconds();
     start(slot);
     if (!slot.requests.empty() && moving_++ == 0) moves_since_ = Clock::now();
-    return static_cast<int>(index);
+    return number;
   }
 
-  void complete(int index) {
-    Slot& slot = slots_[static_cast<std::size_t>(index)];
-    watch_.wait(slot.requests, slot.waiting, timeout_);
+  void complete(int number) {
+    Slot& slot = slots_[number];
+    watch_.wait(slot.requests, slot.waiting);
     if (!slot.requests.empty()) arrived(slot);
-    slot.used = false;
+    slots_.free(number);
   }
 
  private:
@@ -156,7 +152,7 @@ class MpiBackEnd {
   void arrived(Slot& slot) {
     slot.requests.clear();
     if (Timeline* const timeline = Timeline::of(stream_))
-      timeline->carried(stream_, slot.transfer, static_cast<int>(&slot - slots_.data()) + 1, slot.begun);
+      timeline->carried(stream_, slot.transfer, static_cast<int>(&slot - slots_.all().data()) + 1, slot.begun);
     if (--moving_ == 0) busy_ += std::chrono::duration<double>(Clock::now() - moves_since_).count();
   }
 
@@ -165,15 +161,15 @@ class MpiBackEnd {
     using namespace std::chrono_literals;
     const Clock::time_point now = Clock::now();
     if (now < next_progress_) return;
-    for (Slot& slot : slots_) {
-      if (!slot.used || slot.requests.empty()) continue;
+    for (Slot& slot : slots_.all()) {
+      if (slot.requests.empty()) continue;
       int all = 0;
       watch_.check(MPI_Testall(static_cast<int>(slot.requests.size()), slot.requests.data(), &all, MPI_STATUSES_IGNORE),
                    slot.waiting);
       if (all) arrived(slot);
     }
     if (now >= next_look_) {
-      watch_.look({.sequence = log_.noted()});
+      watch_.check({.sequence = log_.noted()});
       next_look_ = now + 10ms;
     }
     next_progress_ = Clock::now() + 50us;
@@ -182,11 +178,10 @@ class MpiBackEnd {
   MpiWatch& watch_;
   Stream& stream_;
   MPI_Op max_ = MPI_OP_NULL;
-  std::chrono::seconds timeout_;
   std::int64_t most_;
   CollectiveLog log_;
   std::unique_ptr<Control> control_;
-  std::array<Slot, 64> slots_;
+  UnderWay<Slot> slots_;
   Clock::time_point next_progress_{}, next_look_{};
   int moving_ = 0;  ///< slots whose requests are not all done
   Clock::time_point moves_since_{};

@@ -15,7 +15,7 @@ class MpiControl final : public Control {
  public:
   MpiControl(MpiWatch& watch, std::chrono::seconds timeout)
       : watch_(watch), comm_(watch.duplicate()), at_{"control", 0, ""} {
-    MpiControl::wait_at_most(timeout);
+    watch_.wait_at_most(timeout);
   }
   ~MpiControl() override { MPI_Comm_free(&comm_); }
   MpiControl(const MpiControl&) = delete;
@@ -24,10 +24,7 @@ class MpiControl final : public Control {
   int rank() const override { return watch_.rank(); }
   int size() const override { return watch_.size(); }
 
-  void wait_at_most(std::chrono::seconds timeout) override {
-    timeout_ = timeout;
-    watch_.wait_at_most(timeout);
-  }
+  void wait_at_most(std::chrono::seconds timeout) override { watch_.wait_at_most(timeout); }
 
   std::int64_t max(std::int64_t value) override {
     run("control max",
@@ -80,7 +77,7 @@ class MpiControl final : public Control {
     if (size() == 1) return;
     if (!sentinel_) sentinel_.emplace(watch_);
     at_ = {what, at_.sequence + 1, about_.c_str()};
-    sentinel_->begin(at_, timeout_);
+    sentinel_->begin(at_, watch_.timeout());
   }
   void end_library_call() override {
     if (sentinel_) sentinel_->end();
@@ -102,12 +99,11 @@ class MpiControl final : public Control {
     at_ = {call, at_.sequence + 1, about_.c_str()};
     MPI_Request request = MPI_REQUEST_NULL;
     watch_.check(start(&request), at_);
-    watch_.wait({&request, 1}, at_, timeout_, MpiWatch::Manner::patient);
+    watch_.wait({&request, 1}, at_, MpiWatch::Manner::patient);
   }
 
   MpiWatch& watch_;
   MPI_Comm comm_;
-  std::chrono::seconds timeout_{};
   Waiting at_;
   std::optional<MpiSentinel> sentinel_;  ///< made at the first library call
 };

@@ -9,9 +9,9 @@
 
 namespace tessera {
 
-/// Number of elements in one unit of an MPI call, whose counts are ints: in units of it all counts, all displacements
-/// and `extent` (the largest position) fit `most`. It is 1 if `extent` fits; else the greatest common divisor of counts
-/// and displacements; if that exceeds `most`, the largest power of two up to `most` that divides it. Throws
+/// Number of elements in one unit of an MPI call, whose counts are ints. In units of it all counts, all displacements
+/// and `extent` (the largest position) fit `most`. It is 1 if `extent` fits, else the greatest common divisor of counts
+/// and displacements. If that exceeds `most`, the largest power of two up to `most` that divides it. Throws
 /// Error{environment} if `extent` does not fit in that unit either.
 inline std::int64_t block_of(std::span<const std::int64_t> counts, std::span<const std::int64_t> displacements,
                              std::int64_t extent, std::int64_t most) {

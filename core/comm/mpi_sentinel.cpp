@@ -30,19 +30,19 @@ void MpiSentinel::end() {
 
 void MpiSentinel::guard(const std::stop_token& stop) {
   using namespace std::chrono_literals;
-  constexpr auto between_looks = 250ms;  // polling costs less than a wake-up for each of 10,000 datasets
+  constexpr auto between_checks = 250ms;  // polling costs less than a wake-up for each of 10,000 datasets
   std::unique_lock lock(mutex_);
   while (!stop.stop_requested()) {
-    asleep_.wait_for(lock, stop, between_looks, [] { return false; });
-    if (depth_ > 0 && !stop.stop_requested()) look();
+    asleep_.wait_for(lock, stop, between_checks, [] { return false; });
+    if (depth_ > 0 && !stop.stop_requested()) check();
   }
 }
 
 /// Runs with the mutex locked, so that the main thread cannot return from end() while a report is made; the report ends
 /// the process.
-void MpiSentinel::look() {
+void MpiSentinel::check() {
   at_.label = label_.c_str();
-  if (may_call_mpi_) watch_.look(at_);
+  if (may_call_mpi_) watch_.check(at_);
   if (Clock::now() < deadline_) return;
   if (may_call_mpi_) watch_.overdue(at_, timeout_);
   fmt::print(stderr, "[r{} {}] communication failed: {}\n", watch_.rank(), watch_.host(), watch_.waited(at_, timeout_));

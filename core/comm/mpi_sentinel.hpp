@@ -9,9 +9,9 @@
 
 namespace tessera {
 
-/// The watchdog of blocking MPI calls inside libraries (HDF5, MPI-IO), in which the main thread cannot poll: a thread
+/// The watchdog of blocking MPI calls inside libraries (HDF5, MPI-IO), in which the main thread cannot poll. A thread
 /// polls instead, joins reports of other ranks, and reports a call that takes longer than the time-out. The thread
-/// calls MPI only while such a call lasts. Where MPI provides less than MPI_THREAD_MULTIPLE it must not: then it prints
+/// calls MPI only while such a call lasts. Where MPI provides less than MPI_THREAD_MULTIPLE it must not. Then it prints
 /// where this rank waits and ends this process alone, and the launcher ends the others.
 class MpiSentinel {
  public:
@@ -29,7 +29,7 @@ class MpiSentinel {
  private:
   using Clock = std::chrono::steady_clock;
   void guard(const std::stop_token& stop);
-  void look();
+  void check();
 
   MpiWatch& watch_;
   bool may_call_mpi_ = false;  ///< MPI allows calls from this thread too: MPI_THREAD_MULTIPLE

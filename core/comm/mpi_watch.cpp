@@ -72,7 +72,7 @@ MPI_Comm MpiWatch::duplicate() {
   if (comm_ == MPI_COMM_NULL)
     done(request, Clock::time_point::max());  // the first, in which a report would travel: bounded by the start's alarm
   else
-    wait({&request, 1}, making, timeout_);
+    wait({&request, 1}, making);
   MPI_Comm_set_errhandler(copy, MPI_ERRORS_RETURN);
   return copy;
 }
@@ -88,20 +88,19 @@ MPI_Comm MpiWatch::split(int group) {
   return part;
 }
 
-void MpiWatch::wait(std::span<MPI_Request> requests, const Waiting& waiting, std::chrono::seconds timeout,
-                    Manner manner) {
-  constexpr unsigned between_looks = 64;  // tests between two looks; a look costs about as much as a test
+void MpiWatch::wait(std::span<MPI_Request> requests, const Waiting& waiting, Manner manner) {
+  constexpr unsigned between_checks = 64;  // tests between two checks; a check costs about as much as a test
   constexpr unsigned soon = 1024;         // tests before a patient wait sleeps: a millisecond or less
   Clock::time_point deadline{};
   for (unsigned turn = 1;; ++turn) {
     int all = 0;
     check(MPI_Testall(static_cast<int>(requests.size()), requests.data(), &all, MPI_STATUSES_IGNORE), waiting);
     if (all) return;
-    if (turn % between_looks == 0) {
+    if (turn % between_checks == 0) {
       const Clock::time_point now = Clock::now();
-      if (deadline == Clock::time_point{}) deadline = now + timeout;
-      if (now > deadline) overdue(waiting, timeout);
-      look(waiting);
+      if (deadline == Clock::time_point{}) deadline = now + timeout_;
+      if (now > deadline) overdue(waiting, timeout_);
+      check(waiting);
     }
     if (manner == Manner::patient && turn > soon)
       std::this_thread::sleep_for(std::chrono::microseconds(50));
@@ -162,7 +161,7 @@ void MpiWatch::check(int code, const Waiting& waiting) {
   report(fmt::format("MPI failed on {} in {}: {}", name_of_rank(rank_), described(waiting), text), waiting);
 }
 
-void MpiWatch::look(const Waiting& waiting) {
+void MpiWatch::check(const Waiting& waiting) {
   int called = 0;
   MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, comm_, &called, MPI_STATUS_IGNORE);
   if (called) report("", waiting);
@@ -177,7 +176,7 @@ bool MpiWatch::done(MPI_Request& request, Clock::time_point deadline) {
 }
 
 /// On rank 0: collects the states of all ranks that answer within the grace period.
-std::map<int, std::string> MpiWatch::hear(const std::string& mine) {
+std::map<int, std::string> MpiWatch::collect(const std::string& mine) {
   MPI_Request unused = MPI_REQUEST_NULL;
   for (int r = 1; r < size_; ++r) {
     MPI_Isend(nullptr, 0, MPI_BYTE, r, tag_alarm, comm_, &unused);
@@ -210,7 +209,7 @@ void MpiWatch::report(const std::string& why, const Waiting& waiting) {
       abort(Exit::communication, name_of_rank(0) + " does not answer; " + mine);
     leave(mine);
   }
-  const std::map<int, std::string> states = hear(mine);
+  const std::map<int, std::string> states = collect(mine);
   const std::string text = summary(states);
   if (std::ssize(states) < size_) abort(Exit::communication, text);
   leave(text);
@@ -230,7 +229,7 @@ void MpiWatch::meet() {
   MPI_Request all_here = MPI_REQUEST_NULL;
   const Waiting end{"the end of the run"};
   check(MPI_Ibarrier(comm_, &all_here), end);
-  wait({&all_here, 1}, end, timeout_, Manner::patient);
+  wait({&all_here, 1}, end, Manner::patient);
 }
 
 void MpiWatch::leave(const std::string& why) {
@@ -247,7 +246,7 @@ void MpiWatch::leave(const std::string& why) {
     const Alarm alarm(std::chrono::seconds(12), Exit::communication, "");  // in case that it never ends
     if (before_leaving_) before_leaving_();
   }
-  // Not by MPI_Finalize, which unfinished operations may block or crash: UCX aborts if a message has not been received,
+  // Not by MPI_Finalize, which unfinished operations may block or crash. UCX aborts if a message has not been received,
   // or memory is still registered, and the launcher then reports the signal instead of our exit code.
   end_all(Exit::communication);
 }

@@ -49,19 +49,19 @@ class MpiWatch {
   const std::vector<std::string>& hosts() const { return hosts_; }
   bool several_hosts() const { return several_hosts_; }
 
-  /// The time-out of waits that are given none, such as that for the last rank at the end. Reports wait no longer than
-  /// this for ranks that do not answer.
+  /// Sets the time-out of all waits from now on, those of every mesh and Control among them. Reports wait no longer
+  /// than this for ranks that do not answer.
   void wait_at_most(std::chrono::seconds timeout) {
     timeout_ = timeout;
     grace_ = std::min(grace_, timeout);
   }
+  std::chrono::seconds timeout() const { return timeout_; }
 
   /// How to wait. eager: test and yield. patient: after about a millisecond, sleep between tests, so that a rank on the
   /// same core can run.
   enum class Manner { eager, patient };
-  /// Tests until all requests are done; does not return when that takes longer than `timeout`.
-  void wait(std::span<MPI_Request> requests, const Waiting& waiting, std::chrono::seconds timeout,
-            Manner manner = Manner::eager);
+  /// Tests until all requests are done; does not return when that takes longer than timeout().
+  void wait(std::span<MPI_Request> requests, const Waiting& waiting, Manner manner = Manner::eager);
   /// Begins a report unless `code` is MPI_SUCCESS; then it does not return.
   void check(int code, const Waiting& waiting);
   /// Begins a report of a wait that has lasted longer than `timeout`.
@@ -79,7 +79,7 @@ class MpiWatch {
   /// Tells them that this rank ends, for a reason that it has printed.
   void tell(Exit code) const;
   /// Polls for a report that another rank has begun, and joins it: then does not return. Costs one MPI_Iprobe. Local.
-  void look(const Waiting& waiting);
+  void check(const Waiting& waiting);
 
   /// Waits for all ranks, at the end of the run. Collective over the world.
   void meet();
@@ -91,10 +91,10 @@ class MpiWatch {
 
  private:
   using Clock = std::chrono::steady_clock;
-  /// Reports and leaves. Any rank may begin it; the others join at their next look().
+  /// Reports and leaves. Any rank may begin it; the others join at their next check().
   [[noreturn]] void report(const std::string& why, const Waiting& waiting);
   [[noreturn]] void end_all(Exit code);
-  std::map<int, std::string> hear(const std::string& mine);
+  std::map<int, std::string> collect(const std::string& mine);
   std::string summary(const std::map<int, std::string>& states) const;
   std::string silent_text(const std::map<int, std::string>& states) const;
   std::string name_of_rank(int rank) const;

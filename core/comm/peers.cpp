@@ -52,7 +52,7 @@ class Descriptor {
 };
 
 /// What is said over a connection. hello: by a rank that connects; welcome: the answer; finished: the rank ends in
-/// order; leaves: the rank ends all with `code`; died: the rank has ended without a word.
+/// order. leaves: the rank ends all with `code`; died: the rank has ended without a word.
 enum class Kind : std::int32_t { hello, welcome, finished, leaves, died };
 struct Word {
   std::uint64_t token = 0;  ///< of this run: nobody else who connects is heard
@@ -69,14 +69,14 @@ struct Link {
   Word word{};
 
   void say(const Word& words) const { ::send(socket.number(), &words, sizeof words, MSG_NOSIGNAL | MSG_DONTWAIT); }
-  enum class Heard { nothing, word, end };
-  Heard hear() {
+  enum class Received { nothing, word, end };
+  Received receive() {
     const ssize_t n =
         ::recv(socket.number(), reinterpret_cast<char*>(&word) + arrived, sizeof word - arrived, MSG_DONTWAIT);
-    if (n < 0 && (errno == EAGAIN || errno == EINTR)) return Heard::nothing;
-    if (n <= 0) return Heard::end;
+    if (n < 0 && (errno == EAGAIN || errno == EINTR)) return Received::nothing;
+    if (n <= 0) return Received::end;
     arrived = (arrived + static_cast<std::size_t>(n)) % sizeof word;
-    return arrived == 0 ? Heard::word : Heard::nothing;
+    return arrived == 0 ? Received::word : Received::nothing;
   }
 };
 
@@ -156,7 +156,8 @@ Link connected(const Meeting& meeting, int rank) {
     const int begun = ::connect(link.socket.number(), reinterpret_cast<sockaddr*>(&place), sizeof place);
     if ((begun != 0 && errno != EINPROGRESS) || !ready(link.socket, POLLOUT)) continue;
     link.say({meeting.token, Kind::hello, rank});
-    if (ready(link.socket, POLLIN) && link.hear() == Link::Heard::word && link.word.token == meeting.token) return link;
+    const bool word = ready(link.socket, POLLIN) && link.receive() == Link::Received::word;
+    if (word && link.word.token == meeting.token) return link;
   }
   return {};
 }
@@ -201,7 +202,7 @@ class Peers::Watch {
       const std::lock_guard lock(mutex_);
       if (leaving_) return;  // this rank ends: whatever the others do is no news
       for (std::size_t i = links_.size(); i-- > 0;)
-        if (places[i + 2].revents != 0) hear(i);
+        if (places[i + 2].revents != 0) receive_from(i);
       if (places[1].revents != 0) accept();
     }
   }
@@ -214,11 +215,11 @@ class Peers::Watch {
       listening_ = Descriptor();  // the ranks that are not answered say so
   }
 
-  void hear(std::size_t which) {
+  void receive_from(std::size_t which) {
     Link& link = links_[which];
-    const Link::Heard heard = link.hear();
-    if (heard == Link::Heard::word && link.word.token == token_) return take(link);
-    if (heard == Link::Heard::nothing) return;
+    const Link::Received received = link.receive();
+    if (received == Link::Received::word && link.word.token == token_) return take(link);
+    if (received == Link::Received::nothing) return;
     const Link ended = std::move(link);
     links_.erase(links_.begin() + static_cast<std::ptrdiff_t>(which));
     if (ended.rank >= 0 && !ended.in_order) died(ended.rank);

@@ -7,10 +7,10 @@
 
 namespace tessera {
 
-/// Notices within a second that the process of a rank has ended, and then ends all others with Exit::communication:
+/// Notices within a second that the process of a rank has ended, and then ends all others with Exit::communication.
 /// MPI's waits notice it only by their time-out, and not every launcher ends the other ranks. Without MPI: every rank
 /// holds a TCP connection to rank 0. The system closes it when the process at its other end has ended, whatever ended
-/// it; a process that is stopped, suspended or busy keeps it, so that nothing but an end counts. Ranks that end in
+/// it. A process that is stopped, suspended or busy keeps it, so that nothing but an end counts. Ranks that end in
 /// order say so first. What it cannot notice, a host without power or network, is left to the time-outs.
 class Peers {
  public:
@@ -22,7 +22,7 @@ class Peers {
   Peers(const Peers&) = delete;
   Peers& operator=(const Peers&) = delete;
 
-  /// Says that this rank is about to end with `code` for a reason that it has printed: the others end with the same
+  /// Says that this rank is about to end with `code` for a reason that it has printed. The others end with the same
   /// code, those after three seconds that the launcher has left alive. Local.
   void leaving(Exit code);
 

@@ -1,11 +1,10 @@
 #include "core/comm/staged.hpp"
 
-#include <algorithm>
-#include <array>
 #include <numeric>
 #include <utility>
 #include <vector>
 
+#include "core/comm/under_way.hpp"
 #include "kernels/base/index.hpp"
 
 namespace tessera {
@@ -35,36 +34,32 @@ class Staged final : public Communicator {
 
   Pending submit(Stream& stream, const Operation& operation) override {
     operation.check(rank(), size());
-    const auto slot = std::find_if(slots_.begin(), slots_.end(), [](const Slot& s) { return !s.used; });
-    require(slot != slots_.end(), "staged", "too many collectives under way");
-    if (!slot->sent.reached()) device_.wait(slot->sent);
-    slot->used = true;
-    slot->host.clear();
-    mirror(*slot, operation);
+    const int number = slots_.take("staged");
+    Slot& slot = slots_[number];
+    if (!slot.sent.reached()) device_.wait(slot.sent);
+    slot.host.clear();
+    mirror(slot, operation);
     stream_.wait(stream.record());
     for (std::size_t i = 0; i < operation.exchanges.size(); ++i)
-      device_.fetch(stream_, outgoing(operation.collective, slot->host[i], rank()).data,
+      device_.fetch(stream_, outgoing(operation.collective, slot.host[i], rank()).data,
                     outgoing(operation.collective, operation.exchanges[i], rank()));
     device_.wait(stream_.record());
-    slot->inner = inner_->submit(stream, {operation.collective, slot->host, operation.group, operation.label});
-    return Pending(this, static_cast<int>(slot - slots_.begin()));
+    slot.inner = inner_->submit(stream, {operation.collective, slot.host, operation.group, operation.label});
+    return Pending(this, number);
   }
 
  protected:
   void finish(Stream& stream, int slot) override {
-    Slot& s = slots_[static_cast<std::size_t>(slot)];
-    s.inner.wait(stream_);
-    stream.wait(return_all(s));
+    slots_[slot].inner.wait(stream_);
+    stream.wait(return_all(slot));
   }
   void abandon(int slot) noexcept override {
-    Slot& s = slots_[static_cast<std::size_t>(slot)];
-    s.inner = Pending();
-    device_.wait(return_all(s));
+    slots_[slot].inner = Pending();
+    device_.wait(return_all(slot));
   }
 
  private:
   struct Slot {
-    bool used = false;
     Pending inner;
     std::span<std::byte> memory;     ///< page-locked; grows only, so that a steady state does not allocate
     Collective collective = Collective::all_gather;
@@ -91,7 +86,8 @@ class Staged final : public Communicator {
     }
   }
 
-  Event return_all(Slot& slot) {
+  Event return_all(int number) {
+    Slot& slot = slots_[number];
     for (std::size_t i = 0; i < slot.host.size(); ++i) {
       const Exchange& x = slot.host[i];
       const auto send_part = [&](std::size_t r) {
@@ -110,14 +106,14 @@ class Staged final : public Communicator {
         default: device_.send(stream_, slot.receives[i], x.receive.data);
       }
     }
-    slot.used = false;
+    slots_.free(number);
     return slot.sent = stream_.record();
   }
 
   Device& device_;
   Stream& stream_;
   std::unique_ptr<Communicator> inner_;
-  std::array<Slot, 64> slots_;
+  UnderWay<Slot> slots_;
 };
 
 }  // namespace

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <cstdint>
 #include <map>
+#include <set>
 
-#include "core/config/config.hpp"
+#include "core/config/each_section.hpp"
+#include "core/config/structure.hpp"
 #include "core/config/value.hpp"
 #include "core/config/visitor.hpp"
 
@@ -18,18 +20,23 @@ class Describer : public ConfigVisitor<Describer> {
   template <class T, class Rule> void value(const Key& key, const T& member, const Rule& rule) {
     using Value = typename ValueOf<T>::type;
     docs.push_back({KeyDoc::Kind::key, key.path, TypeName<Value>::text, standard_of(key, member),
-                    allowed_for<Value>(rule), key.restart, key.help});
+                    allowed_for<Value>(rule), key.restart, key.help, {}});
+    if constexpr (std::is_same_v<Rule, Structure>) {
+      using Item = typename ItemOf<Value>::type;
+      if constexpr (std::is_same_v<Item, Value>)
+        docs.back().short_forms.assign(std::begin(Item::short_forms), std::end(Item::short_forms));
+      static const Item item;
+      if (walked_.insert(TypeName<Item>::text).second) walk(key.path, item);
+    }
   }
-  template <class S> const S* enter(const Section& section, const S& member) {
-    docs.push_back({KeyDoc::Kind::section, section.path, "a section", "", "", Restart::may_change, section.help});
-    return &member;
-  }
-  template <class S> const S* enter(const Section& section, const std::optional<S>&) {
-    static const S standard;
-    return enter(section, standard);
+  template <class S> const auto* enter(const Section& section, const S& member) {
+    docs.push_back({KeyDoc::Kind::section, section.path, "a section", "", "", Restart::may_change, section.help, {}});
+    return present(member);
   }
 
  private:
+  std::set<std::string> walked_;  ///< types whose keys are described already
+
   template <class T> static std::string standard_of(const Key& key, const T& member) {
     switch (key.standard) {
       case Standard::value: return deck_text(member);
@@ -77,8 +84,7 @@ std::size_t tolerance(std::string_view word) { return std::max<std::size_t>(1, w
 const std::vector<KeyDoc>& key_docs() {
   static const std::vector<KeyDoc> docs = [] {
     Describer describer;
-    const RunConfig defaults;
-    RunConfig::visit(defaults, describer);
+    RunConfig::visit(every_section(), describer);
     return describer.docs;
   }();
   return docs;

@@ -17,6 +17,7 @@ struct KeyDoc {
   std::string allowed;
   Restart restart = Restart::fixed;
   std::string help;
+  std::vector<std::string> short_forms;  ///< keys below it that a word in its place gives
 };
 
 /// Documentation of every key and section that the parser knows, in the order of the deck.

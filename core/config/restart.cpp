@@ -1,6 +1,6 @@
-#include <algorithm>
+#include "core/config/restart.hpp"
+
 #include <map>
-#include <string_view>
 
 #include "core/config/config.hpp"
 #include "core/config/value.hpp"
@@ -9,28 +9,19 @@
 namespace tessera {
 namespace {
 
-/// A key's value as a deck writes it, and whether a resumed run may change it.
+/// A key's value as a deck writes it, and what a resumed run may do with it.
 struct Kept {
   std::string text;
   Restart restart;
 };
 
-/// Keys that may change, and change what is computed or evaluated: in a resumed run they are told of.
-bool is_told(const std::string& key) {
-  constexpr std::string_view told[] = {"optimizer.",           "precision.recipe",        "precision.quantize_head",
-                                       "precision.bf16_first", "precision.bf16_last",     "model.moe.balance_coef",
-                                       "model.moe.z_coef",      "model.moe.bias_rate",     "data.eval_files",
-                                       "eval.batches"};
-  return std::ranges::any_of(told, [&](std::string_view one) { return key.starts_with(one); });
-}
-
-/// Collects every key that a resumed run must keep, unless asked to change it, and those that are told of.
+/// Collects every key whose value a resumed run must keep, unless asked to change it, and those that are told of.
 class Fixed : public ConfigVisitor<Fixed> {
  public:
   std::map<std::string, Kept> values;
 
   template <class T, class Rule> void value(const Key& key, const T& member, const Rule&) {
-    if ((key.restart != Restart::may_change || is_told(key.path)) && filled(member))
+    if ((must_keep(key.restart) || key.restart == Restart::told) && filled(member))
       values[key.path] = {deck_text(member), key.restart};
   }
 };
@@ -62,7 +53,7 @@ std::vector<Finding> changes_at_restart(const RunConfig& saved, const RunConfig&
                                         const std::set<std::string>& asked) {
   std::vector<Finding> found;
   for (const auto& [key, before, value, restart] : changed_keys(saved, now))
-    if (restart != Restart::may_change && !asked.contains(key))
+    if (must_keep(restart) && !asked.contains(key))
       found.push_back({{key},
                        "is " + value + ", and was " + before +
                            " when the checkpoint was saved: " + keep_it_text(key, restart)});

@@ -9,8 +9,16 @@
 
 namespace tessera {
 
-/// Whether a resumed run may change a key. fixed: no; on_request: if `train --allow-change` names it; may_change: yes.
-enum class Restart { fixed, on_request, may_change };
+/// What a resumed run may do with a key.
+enum class Restart {
+  fixed,       ///< keep it
+  on_request,  ///< keep it, unless `train --allow-change` names it
+  contents,    ///< change it, a path; the contents behind it must stay, unless `train --allow-change` names it
+  told,        ///< change it, and be told of it, since it changes what is computed or evaluated
+  may_change,  ///< change it
+};
+/// Whether the key's value must stay, unless it is asked for.
+constexpr bool must_keep(Restart restart) { return restart == Restart::fixed || restart == Restart::on_request; }
 
 /// The range of numbers that a key accepts.
 struct Range {

@@ -10,7 +10,7 @@
 
 namespace tessera {
 
-/// A value as a deck writes it: numbers as their shortest decimal that reads back to the same bits, text in double
+/// A value as a deck writes it. Numbers are their shortest decimal that reads back to the same bits; text is in double
 /// quotes with escapes, lists in brackets, maps in braces.
 std::string deck_text(double value);
 std::string deck_text(const std::string& value);
@@ -63,7 +63,9 @@ inline std::string allowed_text(const Range& range) { return range.text(); }
 std::string joined(const std::vector<std::string>& words, const char* separator);
 
 template <class T, class Rule> std::string allowed_for(const Rule& rule) {
-  if constexpr (std::is_same_v<Rule, OneOf>) return joined(choices_of<T>(), " | ");
+  if constexpr (requires { T::allowed; }) return T::allowed;
+  else if constexpr (requires { T::value_type::allowed; }) return "[" + std::string(T::value_type::allowed) + ", ...]";
+  else if constexpr (std::is_same_v<Rule, OneOf>) return joined(choices_of<T>(), " | ");
   else return allowed_text(rule);
 }
 

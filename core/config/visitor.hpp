@@ -1,6 +1,7 @@
 #pragma once
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <utility>
 
 #include "core/config/rule.hpp"
@@ -71,6 +72,14 @@ template <class Visitor> class ConfigVisitor {
 
   template <class S> auto* enter(const Section&, S& member) { return present(member); }
   void leave() {}
+
+ protected:
+  /// Visits the keys of a structured value (structure.hpp), as those below `path`.
+  template <class S> void walk(const std::string& path, S& value) {
+    const std::string outer = std::exchange(prefix_, path + ".");
+    std::remove_const_t<S>::visit(value, self());
+    prefix_ = outer;
+  }
 
  private:
   Visitor& self() { return static_cast<Visitor&>(*this); }

@@ -7,7 +7,7 @@
 namespace tessera {
 
 /// Picks the corpus of each sample of a run in proportion to the corpora's weights, in the order of Sainte-Lague's rule
-/// (seats to parties): every stretch of samples is mixed like the whole. The pick depends on the weights and the
+/// (seats to parties). Every stretch of samples is mixed like the whole. The pick depends on the weights and the
 /// sample's number alone, so one number is the position in the data, and resuming is exact. Local.
 class Mixture {
  public:

@@ -48,7 +48,7 @@ std::int64_t BatchPlan::rounds() const { return ceil_div(micro_batches(), ranks_
 SampleRange BatchPlan::micro_batch(std::int64_t round, std::int64_t rank) const {
   require(round >= 0 && round < rounds() && rank >= 0 && rank < ranks_, "BatchPlan::micro_batch",
           "no such round or rank");
-  const std::int64_t begin = std::min(global_, (round * ranks_ + rank) * micro_);
+  const std::int64_t begin = std::min(global_, (round * ranks_ + rank) * micro_);  // mutation: dealt_by_blocks
   return {begin, std::min(micro_, global_ - begin)};
 }
 

@@ -10,13 +10,13 @@ namespace tessera {
 /// The order in which an epoch visits the training windows.
 enum class Order { sequential, shuffled };
 
-/// The windows of one epoch in shuffled order: Fisher-Yates with draws of Philox, keyed by (seed, "shuffle", epoch)
-/// and, for corpora after the first, the corpus number.
+/// The windows of one epoch in shuffled order. The shuffle is Fisher-Yates with draws of Philox, keyed by (seed,
+/// "shuffle", epoch) and, for corpora after the first, the corpus number.
 std::vector<std::int64_t> shuffled_epoch(std::int64_t windows, std::uint64_t seed, std::int64_t epoch,
                                          std::size_t corpus = 0);
 
 /// Maps the number of a corpus's sample to a training window. Samples are numbered over the whole run and the map
-/// depends on its arguments alone, so a position in the data is one number and resuming is exact.
+/// depends on its arguments alone. So a position in the data is one number and resuming is exact.
 class Sampler {
  public:
   Sampler(std::int64_t windows, Order order, std::uint64_t seed, std::size_t corpus = 0);

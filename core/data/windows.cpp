@@ -51,7 +51,7 @@ DrawnPlaces::DrawnPlaces(std::int64_t count, std::int64_t all, std::uint64_t see
   std::ranges::sort(ascending_);
 }
 
-// Before the place wanted lie i places that are left and some k drawn ones: the k-th drawn is the first after it, the
+// Before the place wanted lie i places that are left and some k drawn ones. The k-th drawn is the first after it, the
 // first one with ascending_[k] - k > i.
 std::int64_t DrawnPlaces::left(std::int64_t i) const {
   std::int64_t low = 0, high = std::ssize(ascending_);

@@ -41,8 +41,8 @@ struct Windows {
   /// target of training; no token that they predict is seen in training. A text too short for one training window is a
   /// problem (Exit::file).
   static Windows split(std::int64_t tokens, std::int64_t length, double eval_fraction, Problems& problems);
-  /// Cuts it into tokens / (length + 1) windows that share no token, and draws as many for evaluation (eval_fraction
-  /// > 0), so that training sees no token of theirs, not even as a neighbour's last target.
+  /// Cuts it into tokens / (length + 1) windows that share no token, and draws as many for evaluation (eval_fraction >
+  /// 0). So training sees no token of theirs, not even as a neighbour's last target.
   static Windows apart(std::int64_t tokens, std::int64_t length, double eval_fraction, std::uint64_t seed,
                        Problems& problems);
   /// Cuts it like split() with all windows for evaluation. A text too short for one window is a problem (Exit::file).

@@ -136,6 +136,10 @@ void Device::upload(Stream& stream, const Tensor& to, const void* from) {
   Kokkos::deep_copy(space_of(stream), device_bytes(to), host_bytes(from, to));
 }
 
+void Device::upload(Stream& stream, const DeviceImage& table) {
+  upload(stream, {table.memory(), DType::u8, Shape{table.bytes()}}, table.image());
+}
+
 void Device::download(Stream& stream, void* to, const Tensor& from) {
   if (stream.dry() || from.bytes() == 0) return state_->timeline.count_wait();
   // A copy to pageable memory blocks inside the driver, where no watchdog runs: wait for the stream here first.

@@ -5,6 +5,7 @@
 #include <numeric>
 #include <span>
 
+#include "kernels/base/device_table.hpp"
 #include "kernels/base/stream.hpp"
 
 namespace tessera {
@@ -70,6 +71,8 @@ class Device {
   /// Blocking copies between host memory and the device, ordered on `stream`: download() returns once the bytes are
   /// there, upload() once `from` may change.
   void upload(Stream& stream, const Tensor& to, const void* from);
+  /// The same of a kernel's table, to the memory to which it is bound.
+  void upload(Stream& stream, const DeviceImage& table);
   void download(Stream& stream, void* to, const Tensor& from);
 
   /// Page-locked host memory, uninitialised, owned by the device until it ends.

@@ -64,7 +64,7 @@ const Cupti& cupti() {
   return *loaded;
 }
 
-/// What the library's thread has brought so far.
+/// The records that CUPTI's thread has delivered so far.
 struct Brought {
   std::mutex guard;
   std::vector<KernelRun> runs;  ///< by CUPTI's clock

@@ -41,8 +41,8 @@ struct Transfer {
 
 class Timeline;
 
-/// A named stretch of a rank's time, on the host and on a stream, for as long as the object lives: a Kokkos::Profiling
-/// region for tools, and an entry in the Timeline of the stream's device, if it has one. Local.
+/// A named stretch of a rank's time, on the host and on a stream, for as long as the object lives. It is a
+/// Kokkos::Profiling region for tools, and an entry in the Timeline of the stream's device, if it has one. Local.
 class Region {
  public:
   Region(Stream& stream, RegionName name) : Region(stream, name, {}) {}

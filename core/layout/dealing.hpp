@@ -40,10 +40,10 @@ class Dealing {
 
   /// Cuts one bucket's members into min(members, ranks) runs of about equal cost and gives each run to a rank. Run j
   /// ends with the first member at which runs * (cost so far) >= (j+1) * (cost of all), or earlier if otherwise a later
-  /// run would have no member. Runs are given out by falling cost (ties: the earlier run first), each to the rank with
-  /// the least cost so far (ties: the lower rank) among those that have no run of this bucket. A rank whose elements
-  /// would exceed 1.25 times the mean plus the largest member is passed over if another's would not. Returns runs in
-  /// order.
+  /// run would have no member. Runs are given out by falling cost (ties: the earlier run first). Each goes to the rank
+  /// with the least cost so far (ties: the lower rank) among those that have no run of this bucket. A rank whose
+  /// elements would exceed 1.25 times the mean plus the largest member is passed over if another's would not. Returns
+  /// runs in order.
   std::vector<OwnedRange> deal(std::span<const OwnerLoad> members);
 
   /// What each rank has been dealt so far.

@@ -21,11 +21,12 @@ BucketKey key_of(const ParamSpec& spec, const LayoutRules& rules) {
 }
 
 int ranks_of(ProcessGroup processes, const LayoutRules& rules) {
+  // mutation: one_size_for_all_process_groups
   return processes == ProcessGroup::dense ? rules.dense_ranks : rules.expert_ranks;
 }
 
-/// Whether a bucket takes no further dataset. A bucket of whole matrices takes about one matrix for each rank:
-/// otherwise few ranks would own and send all of it, and their network links would be the step's slowest.
+/// Whether a bucket takes no further dataset. A bucket of whole matrices takes about one matrix for each rank.
+/// Otherwise few ranks would own and send all of it, and their network links would be the step's slowest.
 bool full(const Bucket& bucket, const LayoutRules& rules) {
   if (rules.unit != GatherUnit::bucket || bucket.size.value < rules.bucket_elements) return false;
   if (bucket.key.owner != OwnerKind::whole_matrix) return true;
@@ -174,6 +175,7 @@ void ParamLayout::put(const ParamRegistry& registry, ParamId param, BucketId id)
     bucket.members.push_back({param, m, id, offset, ElementIndex(spec.member_elements()),
                               ElementIndex(spec.canonical_index(m)), ElementIndex(spec.real_elements())});
     bucket.size = offset + ElementIndex(spec.member_elements());
+    // mutation: gaps_forgotten
     if (m == 0) params_[param] = {bucket.members.back(), round_up(spec.member_elements(), alignment)};
   }
 }

@@ -5,7 +5,9 @@
 #include <string>
 #include <vector>
 
+#include "core/config/choices.hpp"
 #include "core/layout/dealing.hpp"
+#include "core/config/choices.hpp"
 #include "core/layout/param.hpp"
 #include "core/layout/ranks.hpp"
 #include "kernels/base/index.hpp"
@@ -91,7 +93,7 @@ struct Bucket {
 };
 
 /// The buckets of one coalesced collective, all of one process group. With sharding `optimizer`: a single bucket, or
-/// the last buckets of all keys together, which hold the model's first layers and are the first to be gathered and the
+/// the last buckets of all keys together. These hold the model's first layers and are the first to be gathered and the
 /// last to be reduced. With full sharding: all buckets of a module or block.
 struct BucketGroup {
   ProcessGroup processes = ProcessGroup::dense;
@@ -111,10 +113,10 @@ struct ShardRange {
 };
 
 /// Position and owner of every element of every parameter: a pure value, the same on all ranks (hash()). Parameters lie
-/// in reverse registration order, dataset by dataset, experts ascending, so that offsets do not depend on whether
-/// expert weights are held single or discrete. Slices of an element-sharded bucket with flat cuts have equal sizes;
-/// with tile cuts they follow rows of blocks. Of a whole-matrix bucket a rank owns a run of members, with the gaps
-/// behind them, or nothing.
+/// in reverse registration order, dataset by dataset, experts ascending. So offsets do not depend on whether expert
+/// weights are held single or discrete. Slices of an element-sharded bucket with flat cuts have equal sizes; with tile
+/// cuts they follow rows of blocks. Of a whole-matrix bucket a rank owns a run of members, with the gaps behind them,
+/// or nothing.
 class ParamLayout {
  public:
   static constexpr std::int64_t alignment = 64;

@@ -20,11 +20,14 @@ std::int64_t ParamSpec::real_elements() const {
   return std::min(member_elements(), canonical_left);
 }
 
-WeightFormat format_of(const ParamSpec& spec, const FormatRules& rules) {
-  if (is_counted(spec.role)) return {DType::f32, {}};
-  const bool in_blocks = rules.first_block <= spec.block && spec.block < rules.end_block;
-  const bool quantized = (is_matrix(spec.role) && in_blocks) || (spec.role == Role::head && rules.head);
-  return quantized ? rules.weight : WeightFormat{rules.weight.plain, {}};
+Treatment treatment_of(const ParamSpec& spec, const TreatmentRules& rules) {
+  if (is_counted(spec.role)) return {.plain = DType::f32};
+  if (spec.role == Role::head) return rules.of(spec.block, MatrixName::head);
+  return is_matrix(spec.role) && spec.block >= 0 ? rules.of(spec.block, spec.part) : rules.plain();
+}
+
+bool ParamRegistry::quantizes() const {
+  return std::ranges::any_of(specs_, [](const ParamSpec& spec) { return spec.treatment.quantizes(); });
 }
 
 ParamId ParamRegistry::add(ParamSpec spec) {
@@ -32,7 +35,8 @@ ParamId ParamRegistry::add(ParamSpec spec) {
   if (!parts_fit(spec)) refuse("ParamRegistry", "the parts of a matrix have its rows between them");
   spec.block = block_;
   spec.module = module_;
-  spec.format = format_of(spec, rules_);
+  spec.treatment = treatment_of(spec, rules_);
+  spec.format = spec.treatment.held();
   if (datasets_.empty() || canonical(datasets_.back()).name != spec.canonical.name) datasets_.emplace_back();
   specs_.push_back(std::move(spec));
   datasets_.back().params.push_back({size() - 1});

@@ -1,12 +1,11 @@
 #pragma once
-#include <climits>
 #include <cstdint>
 #include <string>
 #include <unordered_set>
 #include <utility>
 #include <vector>
 
-#include "core/recipe/recipe.hpp"
+#include "core/recipe/treatment.hpp"
 #include "kernels/base/tensor.hpp"
 
 namespace tessera {
@@ -27,8 +26,8 @@ enum class Role : std::uint8_t {
 
 /// Whether a role is that of a block's matrix, or a stack of them: Muon steps these, and recipes quantize them.
 constexpr bool is_matrix(Role role) { return role == Role::matrix || role == Role::expert; }
-/// Whether a parameter's gradient is a count of what a step did, rather than a slope of the loss: it has no part in the
-/// gradient's norm, and a rule of its own.
+/// Whether a parameter's gradient is a count of what a step did, rather than a slope of the loss. Such a count has no
+/// part in the gradient's norm, and a rule of its own.
 constexpr bool is_counted(Role role) { return role == Role::router_bias || role == Role::router_load; }
 constexpr bool decays(Role role) {
   return role != Role::norm && role != Role::bias && role != Role::router && !is_counted(role);
@@ -58,9 +57,11 @@ struct ParamSpec {
   std::string tied_to = {};  ///< second canonical name under which the model uses it (tied head), or empty
   Shape parts = {};  ///< rows of each of the matrices that are fused into a member (query, key and value; gate and
                      ///< up), in order; empty: the member is one
+  MatrixName part = MatrixName::other;   ///< its place in the model, by which rules of treatments name it
   int block = -1;            ///< the transformer block that it belongs to, set by the registry; -1: none
   int module = 0;  ///< number of its module (half of a block, embedding, head), set by the registry
-  WeightFormat format = {};  ///< what format_of says, set by the registry
+  Treatment treatment = {};  ///< what treatment_of says, set by the registry
+  WeightFormat format = {};  ///< treatment.held()
 
   std::int64_t member_elements() const { return member.elements(); }
   /// Rows of each part of a member; at least one part.
@@ -81,23 +82,16 @@ struct Dataset {
   std::vector<ParamId> params;  ///< registered one after another, ascending in the dataset; at least one
 };
 
-/// Which weights a run quantizes.
-struct FormatRules {
-  WeightFormat weight = {};                 ///< format of quantized weights; all others are plain
-  int first_block = 0, end_block = INT_MAX;  ///< blocks whose matrices and experts are quantized
-  bool head = false;                        ///< whether an untied head is quantized
-};
+/// The treatment of one parameter, from its role, block and part: the only place that decides what is quantized. Rules
+/// are for matrices, experts and an untied head. A tied head is an embedding: plain. What is counted is fp32: steps of
+/// a selection bias are smaller than those of bf16.
+Treatment treatment_of(const ParamSpec& spec, const TreatmentRules& rules);
 
-/// The format of one parameter, from its role and block: the only place that decides what is quantized. Quantized are
-/// matrices and experts of the rules' blocks and, if rules.head, an untied head. A tied head is an embedding: plain.
-/// What is counted is fp32: steps of a selection bias are smaller than those of bf16.
-WeightFormat format_of(const ParamSpec& spec, const FormatRules& rules);
-
-/// The parameters of a model in registration (forward) order: the only list of them, each with its format.
+/// The parameters of a model in registration (forward) order: the only list of them, each with its treatment.
 class ParamRegistry {
  public:
   ParamRegistry() = default;
-  explicit ParamRegistry(const FormatRules& rules) : rules_(rules) {}
+  explicit ParamRegistry(TreatmentRules rules) : rules_(std::move(rules)) {}
 
   /// Parameters registered while it lives belong to transformer block `block`, in modules of their own.
   class InBlock {
@@ -128,9 +122,11 @@ class ParamRegistry {
   const std::vector<Dataset>& datasets() const { return datasets_; }
   const Canonical& canonical(const Dataset& dataset) const { return (*this)[dataset.params.front()].canonical; }
   int size() const { return static_cast<int>(specs_.size()); }
+  /// Whether any factor of any parameter's products is quantized.
+  bool quantizes() const;
 
  private:
-  FormatRules rules_;
+  TreatmentRules rules_;
   int block_ = -1, module_ = 0;
   std::vector<ParamSpec> specs_;
   std::vector<Dataset> datasets_;

@@ -42,7 +42,7 @@ struct Ranks {
   }
   /// The rank `groups` expert groups further on, from the last on to the first, with the same place in its own.
   int further_on(int groups) const {
-    const int rank = (world.rank + groups * experts.size) % world.size;
+    const int rank = (world.rank + groups * experts.size) % world.size;  // mutation: spot_checks_of_ones_own
     return rank < 0 ? rank + world.size : rank;
   }
   bool operator==(const Ranks&) const = default;

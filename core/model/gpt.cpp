@@ -40,8 +40,9 @@ Gpt::Gpt(ParamRegistry& registry, const GptShape& shape)
 
 Call Gpt::start(const Pass& pass, const MicroBatch& batch) const {
   Call call{pass, batch.loss_scale, {}, batch.first_sequence * shape_.seq_len};
+  call.positions = batch.positions;
   if (shape_.position == Position::rotary) {
-    call.rotation = pass.arena.keep(shape_.sum_type(), {shape_.seq_len, shape_.head_dim});
+    call.rotation = pass.arena.keep(shape_.sum_type(), {shape_.seq_len, shape_.turned()});
     rotary_table(pass.stream, call.rotation, shape_.rope_base, shape_.rope_scaling);
   }
   return call;
@@ -111,7 +112,7 @@ Sequence Gpt::sequence(Stream& stream, Arena& arena, std::int64_t capacity) cons
   sequence.cache =
       arena.keep(shape_.compute, {shape_.layers, capacity, 2 * shape_.kv_heads * shape_.head_dim});
   if (shape_.position == Position::rotary) {
-    sequence.rotation = arena.keep(shape_.sum_type(), {capacity, shape_.head_dim});
+    sequence.rotation = arena.keep(shape_.sum_type(), {capacity, shape_.turned()});
     rotary_table(stream, sequence.rotation, shape_.rope_base, shape_.rope_scaling);
   }
   return sequence;

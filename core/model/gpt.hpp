@@ -12,7 +12,7 @@ namespace tessera {
 /// A sequence under generation, with the key/value cache of its tokens.
 struct Sequence {
   Tensor cache;             ///< [L, T, 2 G D] in the compute type: keys and values by block and position
-  Tensor rotation;          ///< [T, D]: the table of rotary(); empty where positions are learned
+  Tensor rotation;          ///< [T, R]: the table of rotary(); empty where positions are learned
   std::int64_t length = 0;  ///< tokens so far
   std::int64_t capacity() const { return cache.shape[1]; }
 };
@@ -26,8 +26,9 @@ class Gpt {
   /// Registers all parameters in forward order. Throws Error{internal} for a shape that no kernel takes.
   Gpt(ParamRegistry& registry, const GptShape& shape);
 
-  /// pass.gradients += d loss / d w of the micro-batch, where loss is loss_scale times the sum of cross-entropies plus
-  /// the auxiliary losses; *pass.sums += the unscaled sums. `batch` has no padding (else Error{internal}).
+  /// pass.gradients += d loss / d w of the micro-batch, where loss is target_scale times the sum of cross-entropies
+  /// plus loss_scale times the auxiliary losses; *pass.sums += the unscaled sums. `batch` has no padding (else
+  /// Error{internal}).
   void gradient(const Pass& pass, const MicroBatch& batch) const;
 
   /// pass.sums->loss += the sum of cross-entropies of all tokens but the padding, with the bits that gradient()
@@ -42,7 +43,7 @@ class Gpt {
   Sequence sequence(Stream& stream, Arena& arena, std::int64_t capacity) const;
   /// Appends ids, i32 [n], to `sequence`; unless `logits` [V] (fp32, fp64) is empty, writes there those of the token
   /// that follows. Each token is computed once, against the cached keys and values of those before. Its bits do not
-  /// depend on how the sequence was divided into calls, provided that a row of a matrix product has the same bits
+  /// depend on how the sequence was divided into calls. That requires that a row of a matrix product has the same bits
   /// whatever the other rows are.
   void extend(const Pass& pass, Sequence& sequence, const Tensor& ids, const Tensor& logits) const;
 

@@ -21,6 +21,14 @@ struct StepSums {
   DispatchStats arrivals;         ///< rows that arrived at this rank's experts
 };
 
+/// Where a step's routing is recorded, a row for each layer with experts; empty where it is not.
+struct RoutingRecords {
+  Tensor words;  ///< i64 [layers, RoutingRecord::words(E)], sums of this rank
+  Tensor bias;   ///< fp32 [layers, E]: what the layers chose by, in a model that has it
+
+  explicit operator bool() const { return static_cast<bool>(words); }
+};
+
 /// Key of stochastic rounding, together with a weight's name and an element's index.
 struct StepKey {
   std::uint64_t seed = 0;
@@ -37,6 +45,7 @@ struct Pass {
   std::uint64_t* logits_digest = nullptr;  ///< on the device (&sums->logits) when the logits are traced, else null
   StepKey key = {};
   RowExchange* exchange = nullptr;  ///< null without expert parallelism
+  RoutingRecords routing = {};
   std::optional<float> fault = {};  ///< fault injection: a value for the gradient into the first block's last branch
   FactorObserver* observer = nullptr;  ///< sees the quantized factors of products; null: nobody does
 
@@ -44,14 +53,16 @@ struct Pass {
   Tensor not_finite() const { return sums ? Tensor{&sums->not_finite, DType::u64, {1}} : Tensor{}; }
 };
 
-/// One micro-batch on the device: ids and targets i32 [sequences * T]. Its last `padding` tokens are computed, so that
-/// every rank makes the same passes, but count in no sum. Training has no padding.
+/// One micro-batch on the device: ids and targets i32 [sequences * T]; a target may be no_target. Its last `padding`
+/// tokens are computed, so that every rank makes the same passes, but count in no sum. Training has no padding.
 struct MicroBatch {
   Tensor ids, targets;
   std::int64_t sequences = 0;
-  double loss_scale = 0;            ///< 1 / (global batch * seq_len)
+  double loss_scale = 0;            ///< of sums over all tokens: 1 / (global batch * seq_len)
   std::int64_t first_sequence = 0;  ///< its first sequence's index in the global batch
   std::int64_t padding = 0;         ///< tokens
+  Tensor target_scale = {};         ///< of the cross-entropy, f64 [1]: 1 / targets of the global batch; 0 without any
+  Tensor positions = {};  ///< i32 [sequences * T], a token's place in its document; empty: a sequence is one document
 };
 
 }  // namespace tessera

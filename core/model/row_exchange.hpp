@@ -31,7 +31,7 @@ class RowExchange {
   RowExchange(Device& device, Communicator& group, std::int64_t experts, DryRows dry = DryRows::most);
 
   /// All-gathers `counts` (i32 [ranks, experts] on the device), of which this rank has written its row, and copies them
-  /// to the host; the event is the copy's end. Orders on `stream`.
+  /// to the host. The event is the copy's end. Orders on `stream`.
   Event gather(Stream& stream, const ArrivalShape& shape, const Tensor& counts);
   /// The row counts from gather(). The host waits for its event; work enqueued since then keeps the device busy
   /// meanwhile. Local.

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/config/config.hpp"
+
 namespace tessera {
 namespace {
 
@@ -64,6 +66,7 @@ GptShape GptShape::from(const RunConfig& config, const RankIn& experts) {
   shape.heads = model.heads;
   shape.kv_heads = model.kv_heads;
   shape.head_dim = model.head_dim;
+  shape.rope_dim = model.rope_dim;
   shape.ffn = model.ffn;
   shape.seq_len = model.seq_len;
   shape.vocabulary = model.vocab;
@@ -78,11 +81,11 @@ GptShape GptShape::from(const RunConfig& config, const RankIn& experts) {
   shape.bias = model.bias;
   shape.qkv_bias = model.qkv_bias;
   shape.qk_norm = model.qk_norm;
+  shape.qk_norm_over = model.qk_norm_over;
   shape.tied_head = model.tied_head;
   if (const auto& moe = model.moe)
     shape.moe = moe_shape(*moe, experts, config.parallel.expert > 1 ? config.parallel.expert_room.get() : 0);
   shape.compute = config.precision.compute == Compute::bf16 ? DType::bf16 : DType::f32;
-  shape.recipe = recipe_of(config.precision);
   shape.accumulation = config.precision.fuse_wgrad ? Accumulation::fused : Accumulation::unfused;
   shape.keep = keep_rules(config.recompute);
   return shape;

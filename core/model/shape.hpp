@@ -2,14 +2,16 @@
 #include <cstdint>
 #include <optional>
 
-#include "core/config/config.hpp"
+#include "core/config/choices.hpp"
+#include "core/config/mixture_blocks.hpp"
 #include "core/layout/ranks.hpp"
-#include "core/recipe/recipe.hpp"
 #include "kernels/attention/attention.hpp"
 #include "kernels/base/index.hpp"
 #include "kernels/moe/moe.hpp"
 
 namespace tessera {
+
+struct RunConfig;
 
 /// The experts of a mixture-of-experts layer.
 struct MoeShape {
@@ -49,6 +51,7 @@ struct GptShape {
   std::int64_t heads = 0;       ///< H
   std::int64_t kv_heads = 0;    ///< G
   std::int64_t head_dim = 0;    ///< D
+  std::int64_t rope_dim = 0;    ///< R: elements of a head that rotary positions turn; 0: all
   std::int64_t ffn = 0;         ///< F, of dense layers
   std::int64_t seq_len = 0;     ///< T
   std::int64_t vocabulary = 0;  ///< V
@@ -60,17 +63,19 @@ struct GptShape {
   Activation activation = Activation::gelu;
   bool bias = true;
   bool qkv_bias = false;  ///< queries, keys and values have a bias even if `bias` is false
-  bool qk_norm = false;   ///< queries and keys are normalised head by head
+  bool qk_norm = false;   ///< queries and keys are normalised
+  QkNormOver qk_norm_over = QkNormOver::head;
   bool tied_head = false;
   std::optional<MoeShape> moe;
 
   DType compute = DType::bf16;
-  Recipe recipe;  ///< number formats of the factors of its products
   Accumulation accumulation = Accumulation::fused;
   KeepRules keep;
   /// Elements of logits that exist at once: the head works on as many rows of the batch at a time (at least one).
   std::int64_t logits_at_once = std::int64_t{1} << 28;
 
+  /// Elements of a head that rotary positions turn.
+  std::int64_t turned() const { return rope_dim > 0 ? rope_dim : head_dim; }
   bool has_experts(std::int64_t block) const { return moe && moe->blocks.contain(block); }
   /// Rows of the vocabulary's matrices in memory.
   std::int64_t padded_vocabulary() const { return round_up(vocabulary, 128); }

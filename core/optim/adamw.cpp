@@ -3,7 +3,6 @@
 #include <cstddef>
 #include <optional>
 
-#include "core/device/upload_table.hpp"
 #include "kernels/convert/convert.hpp"
 
 namespace tessera {
@@ -45,7 +44,7 @@ AdamW::AdamW(Device& device, const ParamRegistry& registry, const ParamLayout& l
     v_.push_back({b, device.allocate(Category::optimizer, moments, shape)});
     add_runs(registry, layout.shard_ranges(b, ranks), weight_decay);
   }
-  table_memory_ = device.allocate(Category::optimizer, DType::u8, {AdamWTable::bytes(most_runs)});
+  table_memory_ = device.allocate(Category::optimizer, DType::u8, {AdamWTable::bytes_of(most_runs)});
 }
 
 void AdamW::add_runs(const ParamRegistry& registry, const std::vector<ShardRange>& pieces, double weight_decay) {
@@ -78,7 +77,8 @@ void AdamW::place_table(Stream& stream, const Clipped& gradients, const Masters&
                     part(gradients.shard(b)), run.weight_decay, part(gradients.weight_shard(b))});
   }
   table_ = AdamWTable(runs);
-  upload_table(device_, stream, table_, table_memory_.flat(0, AdamWTable::bytes(std::ssize(runs))));
+  table_.bind(table_memory_.flat(0, table_.bytes()));
+  device_.upload(stream, table_);
   addresses_ = std::move(addresses);
 }
 

@@ -15,7 +15,7 @@ Balance::Balance(Device& device, const ParamRegistry& registry, const ParamLayou
     const std::int64_t size = bucket.slice(ranks);
     Slice& slice = slices_.emplace_back();
     slice.bucket = b;
-    slice.kinds.resize(static_cast<std::size_t>(size));
+    slice.kinds.resize(static_cast<std::size_t>(size));  // mutation: gaps_are_balanced
     slice.kind = device.allocate(Category::optimizer, DType::f32, {size});
     for (const ShardRange& piece : layout.shard_ranges(b, ranks)) {
       const ParamSpec& spec = registry[piece.param];

@@ -10,8 +10,8 @@ struct BalanceSettings {
   double slots = 0;   ///< of a layer in a step: tokens of the global batch times top_k
 };
 
-/// The rule of counted buckets, which hold state of routers: a selection bias rises while its expert has fewer than its
-/// share of the step's slots, and falls while it has more; a load becomes what the step counted. Their gradients are
+/// The rule of counted buckets, which hold state of routers. A selection bias rises while its expert has fewer than its
+/// share of the step's slots, and falls while it has more. A load becomes what the step counted. Their gradients are
 /// the counts: no clipping, moments or decay.
 class Balance final : public Rule {
  public:

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "core/device/upload_table.hpp"
 #include "kernels/convert/convert.hpp"
 
 namespace tessera {
@@ -72,8 +71,8 @@ Muon::Muon(Device& device, const ParamRegistry& registry, const ParamLayout& lay
     add_parts(registry, layout.shard_ranges(b, ranks));
   }
   const auto parts = std::ssize(parts_);
-  table_memory_ = device.allocate(Category::optimizer, DType::u8, {MuonTable::bytes(parts)});
-  matrices_memory_ = device.allocate(Category::optimizer, DType::u8, {NewtonSchulzTable::bytes(parts)});
+  table_memory_ = device.allocate(Category::optimizer, DType::u8, {MuonTable::bytes_of(parts)});
+  matrices_memory_ = device.allocate(Category::optimizer, DType::u8, {NewtonSchulzTable::bytes_of(parts)});
 }
 
 void Muon::add_parts(const ParamRegistry& registry, const std::vector<ShardRange>& pieces) {
@@ -110,9 +109,11 @@ void Muon::place_tables(Stream& stream, const Clipped& gradients, const Masters&
     matrices.push_back(parts.back().gradient.view(part.shape));
   }
   table_ = MuonTable(parts);
-  upload_table(device_, stream, table_, table_memory_);
   matrices_ = NewtonSchulzTable(matrices);
-  upload_table(device_, stream, matrices_, matrices_memory_);
+  table_.bind(table_memory_);
+  matrices_.bind(matrices_memory_);
+  device_.upload(stream, table_);
+  device_.upload(stream, matrices_);
   addresses_ = std::move(addresses);
 }
 

@@ -2,7 +2,7 @@
 #include <span>
 #include <vector>
 
-#include "core/config/config.hpp"
+#include "core/config/sections/optimizer.hpp"
 #include "core/device/device.hpp"
 #include "core/optim/rule.hpp"
 #include "kernels/newton_schulz/newton_schulz.hpp"

@@ -6,7 +6,7 @@ namespace tessera {
 
 /// Spike detection: a step is a spike if the z-score of its gradient norm over a window of 128 steps is too large, as
 /// in llm.c (llmc/outlier_detector.h). The window leaves out the step just before, whose norm may still be on the
-/// device when this step is enqueued, so that the decision does not depend on timing. The same on every rank. Local.
+/// device when this step is enqueued. So the decision does not depend on timing. The same on every rank. Local.
 class NormWindow {
  public:
   static constexpr std::size_t length = 128;

@@ -15,7 +15,7 @@ std::vector<std::unique_ptr<Rule>> rules_of(const OptimizerConfig& config, const
   const auto owned_as = [&](OwnerKind kind) {
     std::vector<BucketId> buckets;
     for (BucketId b : layout.buckets().ids())
-      if (layout.buckets()[b].key.owner == kind) buckets.push_back(b);
+      if (layout.buckets()[b].key.owner == kind) buckets.push_back(b);  // mutation: owner_of_the_groups_first_bucket
     return buckets;
   };
   std::vector<std::unique_ptr<Rule>> rules;

@@ -3,7 +3,7 @@
 #include <span>
 #include <vector>
 
-#include "core/config/config.hpp"
+#include "core/config/sections/optimizer.hpp"
 #include "core/device/device.hpp"
 #include "core/optim/balance.hpp"
 

@@ -33,10 +33,10 @@ class Rule {
   virtual void initialise(Stream& stream) = 0;
 
   /// Updates this rank's masters of its buckets, and the weights that it claims by gradients.weight_shard(), from
-  /// clipped gradients, which it may overwrite, and advances its counters. The number of launches does not grow with
-  /// the number of parameters, except for matrix products: batched on a GPU, one by one on the host. A step whose
-  /// clip() says skip changes nothing. Masters and gradients must keep their addresses from step to step. Orders on
-  /// `stream`. Local.
+  /// clipped gradients, which it may overwrite. Advances its counters. The number of launches does not grow with the
+  /// number of parameters, except for matrix products: batched on a GPU, one by one on the host. A step whose clip()
+  /// says skip changes nothing. Masters and gradients must keep their addresses from step to step. Orders on `stream`.
+  /// Local.
   virtual void step(Stream& stream, const Clipped& gradients, const Masters& masters, const RulePlaces& places) = 0;
 
   /// Visits its state slots, each over the parameters of its own buckets: their only list.

@@ -25,7 +25,7 @@ ShardedWeights::ShardedWeights(Device& device, std::span<const ShardedWeight> we
   std::int64_t entries = 0;
   for (const auto& [format, matrices] : by_format) {
     first_.push_back(entries);
-    tables_.push_back(placed_table(device, format, matrices));
+    tables_.push_back(placed(device, QuantizeTable(format, matrices)));
     entries += tables_.back().amax_entries();
   }
   amaxes_ = device.allocate(Category::staging, DType::bf16, {entries});

@@ -6,13 +6,13 @@
 #include "core/device/device.hpp"
 #include "kernels/quantize/quantize.hpp"
 
-/// Quantized weights for trainers with sharded masters of their own: cast on every rank, all-gather the bytes in the
+/// Quantized weights for trainers with sharded masters of their own. Cast on every rank, all-gather the bytes in the
 /// trainer's own way, then build the columnwise copies that follow from them.
 namespace tessera {
 
-/// A weight whose copies lie whole on every rank, and the part of its fp32 master that this rank owns: `values` from
-/// element `begin` on, empty if it owns none. If neither copy of a format can be derived from the other, the weight
-/// must travel as bf16: give it as format bf16, gather it, and quantize() the table.
+/// A weight whose copies lie whole on every rank, and the part of its fp32 master that this rank owns. That is `values`
+/// from element `begin` on, empty if it owns none. If neither copy of a format can be derived from the other, the
+/// weight must travel as bf16. Give it as format bf16, gather it, and quantize() the table.
 struct ShardedWeight {
   FormatId format{};
   QuantizedMatrix matrix;
@@ -36,7 +36,7 @@ class ShardedWeights {
   Tensor amaxes_;
 };
 
-/// Quantizes this rank's part of every master: writes its part of the rowwise data, and all rowwise scales, with the
+/// Quantizes this rank's part of every master. Writes its part of the rowwise data, and all rowwise scales, with the
 /// bits that quantizing the whole weight would give. The amaxes of all weights and formats take ONE all-reduce. Orders
 /// on `stream`. Collective over `communicator`.
 void cast_master_weights(Stream& stream, const ShardedWeights& weights, Communicator& communicator);

@@ -21,12 +21,6 @@ ParamSync::ParamSync(Device& device, const ParamRegistry& registry, const ParamL
   for (ParamGroup& group : groups_)
     for (ParamBucket& own : group.buckets) buckets_[own.id] = &own;
   for (const Pool& pool : schedule_.pools) slots_.add(std::vector<WeightSlot>(static_cast<std::size_t>(pool.slots)));
-  place_weights(device, registry, layout, groups_, schedule_);
-  if (rules.micro_batches > 0) {
-    place_gradients(device, layout, groups_, schedule_);
-    place_reductions(device, layout, groups_);
-  }
-  place_staging(device, layout, groups_, schedule_, rules.weights.staging);
   make_wires(masters);
   for (const Visit& visit : schedule_.inspection)
     if (std::ranges::find(published_, visit.group) == published_.end()) published_.push_back(visit.group);
@@ -92,27 +86,29 @@ Forward ParamSync::forward(Stream& stream) {
 void ParamSync::publish(Stream& stream, Updated&& updated) {
   open_buffers();
   for (const ParamGroup& group : groups_)  // in the memory of gradients that are in use nothing may be staged
+    // mutation: staged_in_gradients_in_use
     if (group.staged_in == StagedIn::gradients && group.gradients.state() != GradientState::empty)
       throw StateError(group.id, group.weights.epoch(), name_of(group.gradients.state()), "staged in gradients");
-  if (updated.weights() == Updated::Weights::current) invalidate(stream);
+  if (updated.weights() == Updated::Weights::current) invalidate(stream);  // mutation: staged_before_the_step.1
   reduce_amaxes(stream);
-  stage(stream, published_);
-  release_claims(wires_);  // groups that are staged with their gathers are staged from their masters
+  stage(stream, published_);  // mutation: cast_twice, gathered_twice
+  // Groups that are staged with their gathers are staged from their masters.
+  for (const std::unique_ptr<Wire>& wire : wires_) wire->release_claims();
   if (rules_.gather == Overlap::off) unshard_all(stream);
   if (stream.capturing()) overlaps_.end_capture();
 }
 
 void ParamSync::replayed() {
   for (ParamGroup& group : groups_) {
-    group.weights.replayed();
+    group.weights.replayed();  // mutation: epochs_stand_still
     group.gradients.replayed();
   }
   overlaps_.replayed();
 }
 
-void ParamSync::unshard_all(Stream& stream) {
+void ParamSync::unshard_all(Stream& stream) {  // mutation: gathered_mark_outlives_an_evaluation.2
   for (const Visit& visit : schedule_.resident)
-    if (!cursor_.open(visit.pool)) open(stream, visit.pool);
+    if (!cursor_.open(visit.pool)) open(stream, visit.pool);  // mutation: settled_without_consume
 }
 
 void ParamSync::inspect(Stream& stream, const std::function<void(const Plane&)>& see) {

@@ -76,7 +76,7 @@ class ParamSync final : public WeightSource, private GradientSync {
   ParamGroup& group_of(ParamId param) { return groups_[layout_.group_of(param)]; }
 
   // Weights.
-  void ended(ParamId param) noexcept override { --group_of(param).uses; }
+  void ended(ParamId param) noexcept override { --group_of(param).uses; }  // mutation: released_before_the_last_access
   WeightSlot& slot_of(const Visit& visit) { return slots_[visit.pool][static_cast<std::size_t>(visit.slot)]; }
   bool in_transit(const ParamGroup& group) const;
   const ParamGroup* ring_holder(const ParamGroup& group) const;

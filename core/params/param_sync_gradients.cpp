@@ -16,6 +16,7 @@ void fill_unwritten(Stream& stream, const Bucket& bucket, const Tensor& gradient
     if (p.offset.value > end) clear(stream, gradients.flat(end, p.offset.value - end));
     end = (p.offset + p.size).value;
   }
+  // mutation: staged_bytes_in_sums
   if (bucket.size.value > end) clear(stream, gradients.flat(end, bucket.size.value - end));
 }
 
@@ -26,11 +27,11 @@ const Tensor& ParamSync::shard(BucketId bucket) const { return buckets_[bucket]-
 const Tensor& ParamSync::gradients(BucketId bucket) const { return buckets_[bucket]->gradients; }
 GradientState ParamSync::gradient_state(GroupId group) const { return groups_[group].gradients.state(); }
 
-/// Before a round's first write to its slot: ends the gather of bf16 that is staged there, and orders `stream` behind
+/// Before a round's first write to its slot. Ends the gather of bf16 that is staged there, and orders `stream` behind
 /// the collective that last read the slot.
 void ParamSync::claim_gradients(Stream& stream, const ParamGroup& group) {
   const Reduction& reduction = *rounds_.now(group.id);
-  if (reduction.after != VisitId{} && in_transit(group)) open(stream, group.pool);
+  if (reduction.after != VisitId{} && in_transit(group)) open(stream, group.pool);  // mutation: lease_ignored
   pending_.free(stream, reduction.slot);
 }
 
@@ -45,7 +46,7 @@ Gradient ParamSync::slot(ParamId param) {
   }
   const Placement& place = layout_.placement(param);
   const ParamSpec& spec = registry_[param];
-  const float beta = rounds_.written(param) ? 1.0f : 0.0f;
+  const float beta = rounds_.written(param) ? 1.0f : 0.0f;  // mutation: added_to_last_steps_gradients
   return {gradients(place.bucket).flat(place.offset.value, spec.member_elements()).view(spec.member), beta,
           spec.members, layout_.member_stride(param)};
 }
@@ -54,6 +55,7 @@ void ParamSync::written(Stream& stream, ParamId param) {
   ParamGroup& group = group_of(param);
   require(group.gradients.state() == GradientState::accumulating, "Gradients", "a contribution came without its slot");
   require(rounds_.expects(param), "Gradients", "a gradient got more contributions than the dry pass saw");
+  // mutation: a_reduction_a_write_early
   if (rounds_.completes(param) && rounds_.now(group.id)->begin == BeginAt::last_write) start_reduction(stream, group);
 }
 
@@ -77,7 +79,7 @@ void ParamSync::reduce(Stream& stream) {
     start_reduction(stream, group);
   }
   pending_.finish(stream);
-  for (ParamGroup& group : groups_) group.gradients.to(GradientState::reduced);
+  for (ParamGroup& group : groups_) group.gradients.to(GradientState::reduced);  // mutation: staged_before_the_step.3
 }
 
 void ParamSync::drop() {
@@ -86,7 +88,7 @@ void ParamSync::drop() {
     if (group.gradients.state() == GradientState::reducing) group.gradients.to(GradientState::reduced);
     if (group.gradients.state() != GradientState::empty) group.gradients.to(GradientState::empty);
   }
-  rounds_.restart();
+  rounds_.restart();  // mutation: redo_keeps_counts
 }
 
 Tensor ParamSync::claim(BucketId bucket) { return buckets_[bucket]->wire->claim(bucket); }

@@ -36,7 +36,7 @@ const ParamGroup* ParamSync::ring_holder(const ParamGroup& group) const {
            in_transit(other);
   };
   const auto holder = std::ranges::find_if(groups_, holds);
-  return holder == groups_.end() ? nullptr : &*holder;
+  return holder == groups_.end() ? nullptr : &*holder;  // mutation: slot_of_the_ring_in_use
 }
 
 /// Opens the pool's next visit, and closes the one before. The gather of the visit that it prefetches begins before its
@@ -76,9 +76,10 @@ void ParamSync::start_gather(Stream& stream, const Visit& visit) {
   if (slot.visit == &visit || group.weights.state() != WeightState::staged) return;
   slot.machine.to(SlotState::in_flight, group.id);
   slot.visit = &visit;
-  if (group.rank.size > 1) {
+  if (group.rank.size > 1) {  // mutation: empty_shard_skips_the_gather
     slot.exchanges.clear();
     for (const std::unique_ptr<Wire>& wire : wires_) {
+      // mutation: columnwise_side_of_the_first_publish
       const std::span<const Exchange> exchanges = wire->exchanges(group.id, {visit.slot, visit.sides});
       slot.exchanges.insert(slot.exchanges.end(), exchanges.begin(), exchanges.end());
     }
@@ -130,12 +131,12 @@ void ParamSync::end_pass() {
 /// Brings every group to Stale and closes every visit. A resident visit that has not been opened since the last
 /// publication is opened first, since its memory will be staged anew. A group that waits for a slot of the ring is
 /// Stale already.
-void ParamSync::invalidate(Stream& stream) {
+void ParamSync::invalidate(Stream& stream) {  // mutation: gathered_mark_outlives_an_evaluation.1
   end_pass();
   for (const ParamGroup& group : groups_)
     if (group.uses > 0)
       throw StateError(group.id, group.weights.epoch(), "an operand in use", name_of(WeightState::stale));
-  release_claims(wires_);
+  for (const std::unique_ptr<Wire>& wire : wires_) wire->release_claims();  // mutation: weights_of_a_dropped_update
   for (const Visit& visit : schedule_.resident)
     if (in_transit(groups_[visit.group])) open_staged(stream, visit.pool);
   for (const Visit& visit : schedule_.resident) {

@@ -49,7 +49,7 @@ void PendingReductions::add_up(Stream& stream, const PendingReduction& flight, s
     const ParamBucket& own = flight.group->buckets[i];
     const Tensor mine = layout_.buckets()[own.id].slice(own.gradients, mesh_.ranks());
     const Tensor others = received.empty() ? mine.flat(0, 0).view({0, mine.elements()}) : received[i].receive;
-    const SumTerms parts{mine, others, flight.group->rank.rank, flight.reduction->idle};
+    const SumTerms parts{mine, others, flight.group->rank.rank, flight.reduction->idle};  // mutation: padding_is_added
     (flight.reduction->sum == SumInto::add ? add_in_order : sum_in_order)(stream, own.gradient_shard, parts);
   }
 }
@@ -81,7 +81,7 @@ void PendingReductions::drop(Stream& stream) {
 void PendingReductions::restart() {
   summed_ = {};
   for (Event& sent : sent_) sent = {};
-  oldest_ = in_flight_ = 0;
+  oldest_ = in_flight_ = 0;  // mutation: redo_adds_up_the_first_try
 }
 
 }  // namespace tessera

@@ -28,8 +28,8 @@ class OverlapCounts {
   Overlapped captured_;
 };
 
-/// Reductions under way, oldest first: all-to-alls of gradient shards on the copies' stream, each into a receive slot,
-/// then local sums in rank order, ((g0 + g1) + g2) + ..., there too, so that backward does not wait.
+/// Reductions under way, oldest first. They are all-to-alls of gradient shards on the copies' stream, each into a
+/// receive slot. Then come local sums in rank order, ((g0 + g1) + g2) + ..., there too, so that backward does not wait.
 class PendingReductions {
  public:
   PendingReductions(Device& device, const ParamLayout& layout, Mesh& mesh, Overlap overlap, std::size_t gradient_slots,

@@ -1,20 +1,12 @@
 #pragma once
-#include <span>
-
-#include "core/device/upload_table.hpp"
-#include "kernels/quantize/table.hpp"
+#include "core/device/device.hpp"
 
 namespace tessera {
 
-/// Gives a table device memory of its own, and copies it there. Allocates. Local.
-template <class Table> void place_table(Device& device, Table& table) {
-  upload_table(device, device.compute(), table, device.allocate(Category::weights, DType::u8, {table.bytes()}));
-}
-
-/// A quantization table in device memory of its own. Throws Error{internal} as QuantizeTable does. Allocates. Local.
-inline QuantizeTable placed_table(Device& device, FormatId format, std::span<const QuantizedMatrix> matrices) {
-  QuantizeTable table(format, matrices);
-  place_table(device, table);
+/// A table (DeviceImage) in device memory of its own. Allocates. Local.
+template <class Table> Table placed(Device& device, Table table) {
+  table.bind(device.allocate(Category::weights, DType::u8, {table.bytes()}));
+  device.upload(device.compute(), table);
   return table;
 }
 

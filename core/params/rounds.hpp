@@ -7,8 +7,8 @@
 
 namespace tessera {
 
-/// Counts contributions to gradients in the rounds of a step by a schedule: the only place that knows which reduction
-/// they go to, and when it is complete. `schedule` and `layout` must outlive it.
+/// Counts contributions to gradients in the rounds of a step by a schedule. It is the only place that knows which
+/// reduction they go to, and when it is complete. `schedule` and `layout` must outlive it.
 class Rounds {
  public:
   Rounds(const SyncSchedule& schedule, const ParamLayout& layout)
@@ -38,6 +38,7 @@ class Rounds {
   /// Counts a contribution that is expected. Returns whether it was the last one of its group's round.
   bool completes(ParamId param) {
     Count& count = params_[param];
+    // mutation: a_tied_embedding_is_reduced_twice
     return ++count.written == count.expected && --groups_[layout_.group_of(param)].unfinished == 0;
   }
 

@@ -5,6 +5,8 @@
 namespace tessera {
 namespace {
 
+using Groups = IndexedBy<GroupId, ParamGroup>;
+
 std::int64_t received_elements(const ParamGroup& group) {
   std::int64_t sum = 0;
   for (const ParamBucket& own : group.buckets) sum += (group.rank.size - 1) * own.gradient_shard.elements();
@@ -18,6 +20,7 @@ std::vector<Exchange> into_slot(const ParamLayout& layout, const ParamGroup& gro
   for (const ParamBucket& own : group.buckets) {
     const Bucket& bucket = layout.buckets()[own.id];
     const Shape received{group.rank.size - 1, own.gradient_shard.elements()};
+    // mutation: gradient_to_another_owner
     exchanges.push_back({own.gradients, slot.flat(offset, received.elements()).view(received), bucket.counts,
                          bucket.begins});
     offset += received.elements();
@@ -55,8 +58,8 @@ std::int64_t bytes_of(const ParamRegistry& registry, const ParamLayout& layout, 
   return slot.peak();
 }
 
-/// Places a group's arrays in a slot: plain values, then rowwise arrays from below; columnwise arrays, if the payloads
-/// travel apart, from above, so that a visit of one payload leaves the other's memory free. Amaxes, on which ranks
+/// Places a group's arrays in a slot: plain values, then rowwise arrays from below. Columnwise arrays, if the payloads
+/// travel apart, lie from above, so that a visit of one payload leaves the other's memory free. Amaxes, on which ranks
 /// agree once a step, have permanent memory outside of the slot.
 void put(Device& device, const ParamRegistry& registry, const ParamLayout& layout, ParamGroup& group,
          const Tensor& slot) {
@@ -77,12 +80,10 @@ void put(Device& device, const ParamRegistry& registry, const ParamLayout& layou
   }
 }
 
-}  // namespace
-
-IndexedBy<GroupId, ParamGroup> allocate_groups(Device& device, const ParamRegistry& registry,
-                                               const ParamLayout& layout, const Ranks& ranks,
-                                               const SyncSchedule& schedule, const SyncRules& rules) {
-  IndexedBy<GroupId, ParamGroup> groups;
+/// Makes the groups: weights of resident pools, gradient shards, and whole gradients in resident slots.
+Groups groups_of(Device& device, const ParamRegistry& registry, const ParamLayout& layout, const Ranks& ranks,
+                 const SyncSchedule& schedule, const SyncRules& rules) {
+  Groups groups;
   for (GroupId id : layout.groups().ids()) {
     ParamGroup group;
     group.id = id;
@@ -107,8 +108,10 @@ IndexedBy<GroupId, ParamGroup> allocate_groups(Device& device, const ParamRegist
   return groups;
 }
 
-void place_weights(Device& device, const ParamRegistry& registry, const ParamLayout& layout,
-                   IndexedBy<GroupId, ParamGroup>& groups, const SyncSchedule& schedule) {
+/// Places weights in transient pools: each slot is as large as the largest visit of its pool needs, derived copies
+/// included. Every group has a place in every slot of its pool.
+void place_weights(Device& device, const ParamRegistry& registry, const ParamLayout& layout, Groups& groups,
+                   const SyncSchedule& schedule) {
   for (PoolId pool : schedule.pools.ids()) {
     if (schedule.pools[pool].residency == Residency::resident) continue;
     std::int64_t most = 0;
@@ -117,6 +120,7 @@ void place_weights(Device& device, const ParamRegistry& registry, const ParamLay
         if (visit.pool == pool && visit.micro_batch == 0)
           most = std::max(most, bytes_of(registry, layout, groups[visit.group], visit.sides));
     for (int i = 0; i < schedule.pools[pool].slots; ++i) {
+      // mutation: slot_in_use_is_gathered_to
       const Tensor slot = device.allocate(Category::staging, DType::u8, {round_up(most, Arena::alignment)});
       for (ParamGroup& group : groups)
         if (group.pool == pool) put(device, registry, layout, group, slot);
@@ -124,8 +128,8 @@ void place_weights(Device& device, const ParamRegistry& registry, const ParamLay
   }
 }
 
-void place_gradients(Device& device, const ParamLayout& layout, IndexedBy<GroupId, ParamGroup>& groups,
-                     const SyncSchedule& schedule) {
+/// Places whole gradients in transient slots.
+void place_gradients(Device& device, const ParamLayout& layout, Groups& groups, const SyncSchedule& schedule) {
   for (const GradientSlot& slot : schedule.gradient_slots) {
     if (slot.holds_shard()) continue;
     const Tensor memory = device.allocate(Category::staging, DType::f32, {slot.elements});
@@ -141,7 +145,8 @@ void place_gradients(Device& device, const ParamLayout& layout, IndexedBy<GroupI
   }
 }
 
-void place_reductions(Device& device, const ParamLayout& layout, IndexedBy<GroupId, ParamGroup>& groups) {
+/// Gives each group of more than one rank its receive slots. Gradients have their memory already.
+void place_reductions(Device& device, const ParamLayout& layout, Groups& groups) {
   std::vector<ParamGroup*> shared;
   std::int64_t most = 0;
   for (ParamGroup& group : groups) {
@@ -156,8 +161,9 @@ void place_reductions(Device& device, const ParamLayout& layout, IndexedBy<Group
   }
 }
 
-void place_staging(Device& device, const ParamLayout& layout, IndexedBy<GroupId, ParamGroup>& groups,
-                   const SyncSchedule& schedule, GatherStaging how) {
+/// Finds memory for the bf16 that is staged for the all-gather.
+void place_staging(Device& device, const ParamLayout& layout, Groups& groups, const SyncSchedule& schedule,
+                   GatherStaging how) {
   const auto elements = [&](const ParamBucket& own) {
     return own.travel == Travel::bf16 ? layout.buckets()[own.id].size.value : 0;
   };
@@ -184,6 +190,21 @@ void place_staging(Device& device, const ParamLayout& layout, IndexedBy<GroupId,
       offset += size;
     }
   }
+}
+
+}  // namespace
+
+IndexedBy<GroupId, ParamGroup> allocate_groups(Device& device, const ParamRegistry& registry,
+                                               const ParamLayout& layout, const Ranks& ranks,
+                                               const SyncSchedule& schedule, const SyncRules& rules) {
+  Groups groups = groups_of(device, registry, layout, ranks, schedule, rules);
+  place_weights(device, registry, layout, groups, schedule);
+  if (rules.micro_batches > 0) {
+    place_gradients(device, layout, groups, schedule);
+    place_reductions(device, layout, groups);
+  }
+  place_staging(device, layout, groups, schedule, rules.weights.staging);
+  return groups;
 }
 
 void visit_planes(const ParamLayout& layout, const ParamGroup& group, const Gathered& held,

@@ -34,8 +34,8 @@ struct WeightSlot {
   std::int64_t launches_before = 0;
 };
 
-/// Where a group's bf16 is staged between stage and post-processing: nowhere, in the first halves of its own gradients,
-/// which nothing else may write meanwhile, or in a slot of the ring.
+/// Where a group's bf16 is staged between stage and post-processing. Nowhere; or in the first halves of its own
+/// gradients, which nothing else may write meanwhile; or in a slot of the ring.
 enum class StagedIn : std::uint8_t { nothing, gradients, ring };
 
 /// A group of buckets, the unit of all-gather and reduce-scatter, with its present state. ParamSync's own.
@@ -55,35 +55,13 @@ struct ParamGroup {
   std::array<std::vector<Exchange>, receive_slots> reduction;  ///< by receive slot; empty for one process
 };
 
-/// Makes the groups of a layout: weights of resident pools, gradient shards, and whole gradients in resident slots.
-/// Then the functions below make the rest. All allocate. Local.
+/// Makes the groups of a layout with all their memory. Allocates. Local.
 IndexedBy<GroupId, ParamGroup> allocate_groups(Device& device, const ParamRegistry& registry,
                                                const ParamLayout& layout, const Ranks& ranks,
                                                const SyncSchedule& schedule, const SyncRules& rules);
 
-/// Places weights in transient pools: each slot is as large as the largest visit of its pool needs, derived copies
-/// included. Every group has a place in every slot of its pool.
-void place_weights(Device& device, const ParamRegistry& registry, const ParamLayout& layout,
-                   IndexedBy<GroupId, ParamGroup>& groups, const SyncSchedule& schedule);
-
-/// Places whole gradients in transient slots.
-void place_gradients(Device& device, const ParamLayout& layout, IndexedBy<GroupId, ParamGroup>& groups,
-                     const SyncSchedule& schedule);
-
-/// Gives each group of more than one rank its receive slots. Gradients must have their memory already.
-void place_reductions(Device& device, const ParamLayout& layout, IndexedBy<GroupId, ParamGroup>& groups);
-
 /// Calls see(array) for every stored array of a group that is valid while `held` is Ready.
 void visit_planes(const ParamLayout& layout, const ParamGroup& group, const Gathered& held,
                   const std::function<void(const Plane&)>& see);
-
-/// Has staging take every shard again, those too that an update had claimed.
-inline void release_claims(const std::vector<std::unique_ptr<Wire>>& wires) {
-  for (const std::unique_ptr<Wire>& wire : wires) wire->release_claims();
-}
-
-/// Finds memory for the bf16 that is staged for the all-gather.
-void place_staging(Device& device, const ParamLayout& layout, IndexedBy<GroupId, ParamGroup>& groups,
-                   const SyncSchedule& schedule, GatherStaging how);
 
 }  // namespace tessera

@@ -51,8 +51,8 @@ class SlotMachine {
 };
 
 /// State machine of one group's gradients: empty -first write-> accumulating -last write-> reducing -wait-> reduced
-/// -step or drop-> empty; reducing -first write of the next round-> accumulating; empty -nothing written-> reducing;
-/// accumulating -drop-> empty.
+/// -step or drop-> empty. Further, reducing -first write of the next round-> accumulating; empty -nothing written->
+/// reducing; accumulating -drop-> empty.
 class GradientMachine {
  public:
   explicit GradientMachine(GroupId group = {}) : group_(group) {}

@@ -55,6 +55,7 @@ Visits resident_visits(const SyncInputs& of, const SyncSchedule& schedule, const
     visit.pool = schedule.pool_of[visit.group];
     bool& slot = taken[static_cast<std::size_t>(visits.size() % ring_slots)];
     if (of.rules.weights.staging == GatherStaging::ring && ships_source(of, visit.group))
+      // mutation: all_of_the_ring_is_staged_at_once
       visit.staged = std::exchange(slot, true) ? StagedAt::gather : StagedAt::publication;
     visits.add(visit);
   }
@@ -80,7 +81,7 @@ Visits transient_visits(const SyncInputs& of, const SyncSchedule& schedule, std:
         if (open.serves(visit.group, visit.sides)) continue;  // its weights stay in their slot
         open.next = id;
         if (of.rules.gather == Overlap::on) open.prefetch = id;
-        visit.slot = (open.slot + 1) % schedule.pools[visit.pool].slots;
+        visit.slot = (open.slot + 1) % schedule.pools[visit.pool].slots;  // mutation: prefetched_into_the_open_slot
       }
       before = visits.add(visit);
     }
@@ -127,7 +128,7 @@ struct Lifetime {
 
 /// Whether a group's whole gradients stay in a slot of its own for the whole step.
 bool keeps_gradients(const SyncInputs& of, const SyncSchedule& schedule, GroupId group) {
-  return schedule.resides(group) && !of.rules.reduces_each_micro_batch();
+  return schedule.resides(group) && !of.rules.reduces_each_micro_batch();  // mutation: one_rank_accumulates
 }
 
 /// Lists of the groups that share gradient slots.
@@ -158,7 +159,7 @@ std::vector<Lifetime> lifetimes(const SyncInputs& of, const std::vector<GroupId>
 }
 
 /// Deals gradient slots; returns the slot of each group. A transient slot is free for a group if its last contribution
-/// comes before the first one of the group's predecessor: it is reduced while the predecessor accumulates.
+/// comes before the first one of the group's predecessor. Then it is reduced while the predecessor accumulates.
 IndexedBy<GroupId, int> deal_gradient_slots(const SyncInputs& of, SyncSchedule& schedule) {
   IndexedBy<GroupId, int> slot_of(of.layout.groups().size(), -1);
   for (const std::vector<GroupId>& groups : sharers(of, schedule)) {
@@ -250,6 +251,7 @@ SyncSchedule schedule_of(const SyncInputs& of) {
   schedule.evaluation = transient_visits(of, schedule, of.usage.evaluation, 1);
   schedule.inspection = inspection_visits(of, schedule, order);
   schedule.contributions = IndexedBy<ParamId, int>(of.registry.size(), 0);
+  // mutation: every_gradient_is_written_once
   for (const Contribution& one : of.usage.contributions) ++schedule.contributions[one.param];
   if (of.rules.micro_batches > 0) add_reductions(of, schedule);
   add_amaxes(of, schedule);

@@ -37,7 +37,7 @@ struct Pool {
 /// ring_slots.
 inline constexpr int ring_slots = 2;
 
-/// When a group's shards are rounded for the all-gather: at the publication, or just before the gather starts, since
+/// When a group's shards are rounded for the all-gather. At the publication, or just before the gather starts, since
 /// another group's bf16 occupies the ring slot until then.
 enum class StagedAt : std::uint8_t { publication, gather };
 constexpr const char* name_of(StagedAt s) { return s == StagedAt::publication ? "publication" : "gather"; }
@@ -165,8 +165,8 @@ struct SyncInputs {
 };
 
 /// The schedule of training steps and evaluations. With sharding `optimizer`, and in process groups of one rank, every
-/// group has a pool, a slot and a reduction of its own; with sharding `full` the groups of a process group share two
-/// slots for weights, and the fewest slots for gradients with which one group can be reduced while the next
+/// group has a pool, a slot and a reduction of its own. With sharding `full` the groups of a process group share two
+/// slots for weights. They share the fewest slots for gradients with which one group can be reduced while the next
 /// accumulates. So they share slots for gradients, whatever the sharding, if each micro-batch is reduced by itself.
 SyncSchedule schedule_of(const SyncInputs& of);
 
@@ -174,12 +174,13 @@ SyncSchedule schedule_of(const SyncInputs& of);
 Sides payload_of(const Access& access, const ParamLayout& layout, const WeightRules& rules);
 
 /// The visits of one pass over a micro-batch as if all groups were transient, ordered by their first accesses. A
-/// maximal run of accesses to one module or block (BucketGroup::unit) is one visit of each group in it; two visits if
-/// the copies travel apart and all accesses to one copy come before all to the other. Pure.
+/// maximal run of accesses to one module or block (BucketGroup::unit) is one visit of each group in it. It is two
+/// visits if the copies travel apart and all accesses to one copy come before all to the other. Pure.
 std::vector<Visit> visits_of(std::span<const Access> accesses, const ParamLayout& layout, const WeightRules& rules);
 
-/// Sentences on what is wrong with a schedule for this usage: an access that no visit serves, neighbours or a prefetch
-/// in an occupied slot, rounds that do not add up, gradients that meet in a slot. Empty for every schedule_of(). Pure.
+/// Sentences on what is wrong with a schedule for this usage. Such are an access that no visit serves, neighbours or a
+/// prefetch in an occupied slot, rounds that do not add up, gradients meeting in a slot. Empty for every schedule_of().
+/// Pure.
 std::vector<std::string> check(const SyncSchedule& schedule, const SyncInputs& of);
 
 /// One collective of weights or gradients.

@@ -47,7 +47,7 @@ Forward::~Forward() {
 Tensor Reduced::shard(BucketId bucket) const { return held().shard(bucket); }
 int Reduced::buckets() const { return held().buckets(); }
 Clipped Reduced::clipped(Stream& stream, const ClipResult* clip) && {
-  held().invalidate(stream);
+  held().invalidate(stream);  // mutation: staged_before_the_step.2
   return Clipped(spend(), clip);
 }
 

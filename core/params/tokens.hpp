@@ -88,8 +88,8 @@ class [[nodiscard]] Clipped : public Token {
   /// This rank's slice of a bucket, before clipping; the optimizer multiplies by clip()->coefficient.
   Tensor shard(BucketId bucket) const;
   const ClipResult* clip() const { return clip_; }  ///< on the device
-  /// Claims this rank's slice of a bucket's weights, bf16, for the update, which has to write there, with every master,
-  /// the master rounded to nearest even; publication then reads no master of this bucket. Empty, and nothing claimed,
+  /// Claims this rank's slice of a bucket's weights, bf16, for the update. It has to write there, with every master,
+  /// the master rounded to nearest even. Publication then reads no master of this bucket. Empty, and nothing claimed,
   /// where weights travel in another form. Local.
   Tensor weight_shard(BucketId bucket) const;
   /// To be called when the optimizer has stepped: empties the gradients.

@@ -22,8 +22,8 @@ std::vector<Need> needs_of(std::span<const Need> run, GroupId group) {
   return own;
 }
 
-/// Where to divide a group's accesses into two visits: the first access to a second copy, if all accesses to the first
-/// copy come before it; else the end.
+/// Where to divide a group's accesses into two visits. At the first access to a second copy, if all accesses to the
+/// first copy come before it; else the end.
 std::vector<Need>::const_iterator parting(const std::vector<Need>& needs) {
   const auto differ = [](const Need& need, Sides sides) { return need.sides != Sides::none && need.sides != sides; };
   const auto first = std::ranges::find_if(needs, [](const Need& need) { return need.sides != Sides::none; });

@@ -9,7 +9,7 @@
 
 namespace tessera {
 
-/// Stands in for weights and gradients in a dry pass: hands out addresses that are never dereferenced, and records
+/// Stands in for weights and gradients in a dry pass. Hands out addresses that are never dereferenced, and records
 /// every access to a weight and every contribution to a gradient.
 class UsageRecorder final : public WeightSource, public GradientSink {
  public:

@@ -1,5 +1,5 @@
 #pragma once
-#include "core/config/config.hpp"
+#include "core/config/sections/debug.hpp"
 #include "core/device/device.hpp"
 #include "core/params/planes.hpp"
 #include "core/step/step_plan.hpp"

@@ -10,33 +10,23 @@ namespace tessera {
 Decoder::Decoder(Device& device, const StepPlan& plan, Mesh& mesh)
     : device_(device),
       plan_(plan),
-      mesh_(mesh),
       stream_(device.compute()),
-      masters_(device, plan.layout, mesh.ranks()),
-      sync_(device, plan.registry, plan.layout, plan.schedule, masters_, mesh, plan.sync),
-      activations_(device.arena(Category::activations, plan.sizes.activation_bytes)),
-      sequence_(plan.model.sequence(stream_, activations_, plan.sizes.length)),
+      built_(device, plan, mesh),
+      sequence_(plan.model.sequence(stream_, built_.activations, plan.sizes.length)),
       ids_(device.allocate(Category::batch, DType::i32, {most_at_once})),
       logits_(device.allocate(Category::batch, DType::f32, {plan.model.shape().vocabulary})) {
-  require(mesh.ranks() == plan.ranks, "Decoder", "runs on the ranks that were planned for");
-  for (const Workspace& place : plan.sizes.workspaces) stream_.workspace(place.purpose, place.bytes);
-  const StateDict state = masters_.state(plan.registry, plan.layout, mesh.ranks());
-  digests_ = device.allocate(Category::staging, DType::u64, {std::ssize(state.tensors)});
+  digests_ = device.allocate(Category::staging, DType::u64, {std::ssize(built_.state({}).tensors)});
 }
 
 void Decoder::initialise(const std::function<void(StateDict&)>& fill) {
-  Updated start = masters_.initialise(stream_, plan_.registry, plan_.layout, mesh_.ranks(), plan_.seed);
-  StateDict state = masters_.state(plan_.registry, plan_.layout, mesh_.ranks());
-  state.digests = digests_;
-  fill(state);
-  sync_.publish(stream_, std::move(start));
-  sync_.unshard_all(stream_);
+  built_.sync.publish(stream_, built_.initialise(digests_, fill));
+  built_.sync.unshard_all(stream_);
 }
 
 std::vector<float> Decoder::extend(std::span<const std::int32_t> ids) {
   require(!ids.empty() && length() + std::ssize(ids) <= capacity(), "Decoder::extend",
           "takes at least one token, and as many as the sequence has room for");
-  const Pass pass{stream_, sync_, nullptr, activations_};
+  const Pass pass{stream_, built_.sync, nullptr, built_.activations};
   while (!ids.empty()) {
     const std::size_t some = std::min<std::size_t>(most_at_once, std::bit_floor(ids.size()));
     const Tensor piece = ids_.flat(0, static_cast<std::int64_t>(some));

@@ -3,10 +3,7 @@
 #include <span>
 #include <vector>
 
-#include "core/comm/mesh.hpp"
-#include "core/params/param_sync.hpp"
-#include "core/state/state_dict.hpp"
-#include "core/step/step_plan.hpp"
+#include "core/step/built_model.hpp"
 
 namespace tessera {
 
@@ -37,11 +34,8 @@ class Decoder {
  private:
   Device& device_;
   const StepPlan& plan_;
-  Mesh& mesh_;
   Stream& stream_;
-  Masters masters_;
-  ParamSync sync_;
-  Arena activations_;
+  BuiltModel built_;
   Sequence sequence_;
   Tensor ids_, logits_, digests_;
 };

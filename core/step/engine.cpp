@@ -52,15 +52,11 @@ Engine::Engine(Device& device, const StepPlan& plan, Mesh& mesh)
       plan_(plan),
       mesh_(mesh),
       stream_(device.compute()),
-      masters_(device, plan.layout, mesh.ranks()),
-      sync_(device, plan.registry, plan.layout, plan.schedule, masters_, mesh, plan.sync),
+      built_(device, plan, mesh),
       optimizers_(rules_of(plan.optimizer, plan.balance, device, plan.registry, plan.layout, mesh.ranks()),
                   plan.layout),
       memory_(device, mesh.ranks().world, plan.sizes, std::ssize(optimizers_.counters())),
-      activations_(device.arena(Category::activations, plan.sizes.activation_bytes)),
       repeated_(device, mesh) {
-  require(mesh.ranks() == plan.ranks, "Engine", "runs on the ranks that were planned for");
-  for (const Workspace& place : plan.sizes.workspaces) stream_.workspace(place.purpose, place.bytes);
   if (const auto& moe = plan.model.shape().moe; moe && moe->group.size > 1)
     exchange_.emplace(device, mesh.experts(), moe->experts);
   digests_ = device.allocate(Category::staging, DType::u64, {std::ssize(fresh_state().tensors)});
@@ -75,23 +71,14 @@ void Engine::initialise() {
 }
 
 void Engine::initialise(const std::function<void(StateDict&)>& fill) {
-  Updated start =
-      masters_.initialise(stream_, plan_.registry, plan_.layout, mesh_.ranks(), plan_.seed);
-  StateDict state = weights();
-  fill(state);
+  Updated start = built_.initialise(digests_, fill);
   optimizers_.initialise(stream_);
   memory_.initialise(stream_, optimizers_.words_of(optimizers_.counters()));
-  sync_.publish(stream_, std::move(start));
-}
-
-StateDict Engine::weights() const {
-  StateDict state = masters_.state(plan_.registry, plan_.layout, mesh_.ranks());
-  state.digests = digests_;
-  return state;
+  built_.sync.publish(stream_, std::move(start));  // mutation: masters_from_weights
 }
 
 StateDict Engine::fresh_state() const {
-  StateDict state = weights();
+  StateDict state = built_.state(digests_);
   optimizers_.visit_state(
       [&](const StateSlot& slot) { state.add(slot, plan_.registry, plan_.layout, mesh_.ranks()); });
   state.counters.rules = optimizers_.counters();
@@ -108,16 +95,17 @@ StateDict Engine::state() {
 void Engine::restore(const std::function<void(StateDict&)>& fill) {
   StateDict state = fresh_state();
   optimizers_.initialise(stream_);
-  Updated loaded = masters_.restore(stream_, [&] { fill(state); });
-  memory_.initialise(stream_, optimizers_.words_of(state.counters.rules));
-  sync_.publish(stream_, std::move(loaded));
+  Updated loaded = built_.masters.restore(stream_, [&] { fill(state); });
+  memory_.initialise(stream_, optimizers_.words_of(state.counters.rules));  // mutation: counters_begin_anew_at_load
+  built_.sync.publish(stream_, std::move(loaded));
 }
 
 Pass Engine::pass(GradientSink* gradients, std::int64_t round) {
   StepSums* sums = memory_.sums(round);
-  return {stream_, sync_, gradients,
-          activations_, sums, observer_ && gradients ? &sums->logits : nullptr,
-          {plan_.draws_seed, memory_.step()}, exchange_ ? &*exchange_ : nullptr};
+  return {stream_, built_.sync, gradients,
+          built_.activations, sums, observer_ && gradients ? &sums->logits : nullptr,
+          {plan_.draws_seed, memory_.step()}, exchange_ ? &*exchange_ : nullptr,
+          gradients ? memory_.routing() : RoutingRecords{}};
 }
 
 void Engine::gather_sums() {
@@ -148,41 +136,47 @@ void Engine::require_room(const StepReport& report) const {
 Turn Engine::step(const HostSequences& batch, const StepScalars& scalars) {
   const Region step(stream_, RegionName::step);
   if (observer_) observer_->begun();
-  memory_.begin(stream_, batch, scalars);
+  memory_.begin(stream_, batch, scalars, target_scale_of(batch));
   step_ = static_cast<std::int64_t>(batch.step);
   const bool checked = batch.checked;
   const auto work = [this, checked] {
     if (std::exchange(redo_, false)) {
       { const Reduced dropped = accumulate().reduce(stream_); }
-      memory_.clear_sums(stream_);
+      memory_.clear_sums(stream_);  // mutation: redo_keeps_sums
     }
     Reduced gradients = reduce(checked ? spot_checked() : accumulate());
     decide(gradients);
     Updated updated = update(confirmed(std::move(gradients)));
     const Region region(stream_, RegionName::publish);
-    sync_.publish(stream_, std::move(updated));  // weight = Q(bf16(master)), gathered now or under the next forward
+    // weight = Q(bf16(master)), gathered now or under the next forward
+    built_.sync.publish(stream_, std::move(updated));
   };
   if (replayable() && !checked)
-    repeated_.run(sync_.state(), work, [this] { sync_.replayed(); });
+    repeated_.run(built_.sync.state(), work, [this] { built_.sync.replayed(); });
   else
     work();
   fault_.reset();
   return memory_.end(stream_);
 }
 
+double Engine::target_scale_of(const HostSequences& batch) const {
+  if (!batch.counted) return loss_scale();
+  return *batch.counted > 0 ? 1.0 / static_cast<double>(*batch.counted) : 0;
+}
+
 bool Engine::replayable() const {
   const bool as_planned = !fault_ && !once_ && !redo_ && !shown_to_;
-  return plan_.graph && as_planned && !exchange_ && !observer_ && !judge_ && !sync_.observed() &&
+  return plan_.graph && as_planned && !exchange_ && !observer_ && !judge_ && !built_.sync.observed() &&
          !device_.timeline().recording() && mesh_.on_streams();
 }
 
 /// The step's gradients. `digests`, unless null: those of its first micro-batch are added there.
 Accumulating Engine::accumulate(std::uint64_t* digests) {
   const Region region(stream_, RegionName::gradient);
-  Accumulating sum = sync_.accumulate();
+  Accumulating sum = built_.sync.accumulate();
   add_first(sum, memory_.micro_batch(0, plan_.sizes.micro, loss_scale()), 0, digests);
   for (std::int64_t round = 1; round < plan_.sizes.rounds; ++round) {
-    const Arena::Frame frame(activations_);
+    const Arena::Frame frame(built_.activations);
     plan_.model.gradient(shown(pass(&sum, round), round), memory_.micro_batch(round, plan_.sizes.micro, loss_scale()));
   }
   shown_to_ = nullptr;  // what is computed again for a check is not shown
@@ -191,7 +185,7 @@ Accumulating Engine::accumulate(std::uint64_t* digests) {
 
 /// The pass of a round, shown to the step's observer unless the rank is idle in the round.
 Pass Engine::shown(Pass pass, std::int64_t round) const {
-  if (!shown_to_ || round >= memory_.counted_sums().rows()) return pass;
+  if (!shown_to_ || round >= memory_.counted_sums().rows()) return pass;  // mutation: padding_is_measured
   shown_to_->begin_micro_batch();
   pass.observer = shown_to_;
   return pass;
@@ -199,7 +193,7 @@ Pass Engine::shown(Pass pass, std::int64_t round) const {
 
 /// Adds the first micro-batch's gradient, sum += d loss / d w, with the faults of a spot check's computation.
 void Engine::add_first(Accumulating& sum, const MicroBatch& batch, int computation, std::uint64_t* digests) {
-  const Arena::Frame frame(activations_);
+  const Arena::Frame frame(built_.activations);
   const std::optional<Fault> fault = fault_in(computation);
   GradientSink* sink = &sum;
   std::optional<DigestingSink> digesting;
@@ -234,13 +228,13 @@ Accumulating Engine::spot_checked() {
 /// Computes a micro-batch of a spot check and drops it.
 StepFingerprint Engine::computed_again(int computation) {
   const Region region(stream_, RegionName::gradient);
-  Accumulating dropped = sync_.accumulate();
+  Accumulating dropped = built_.sync.accumulate();
   memory_.clear_sums(stream_);
   const int of = plan_.ranks.further_on(computation);
   add_first(dropped, memory_.micro_batch_of(of, computation, loss_scale()), computation,
             cleared_digests().as<std::uint64_t>());
   const StepFingerprint made = fingerprint(memory_.first_sums());
-  memory_.clear_sums(stream_);
+  memory_.clear_sums(stream_);  // mutation: spot_checks_count_in_the_sums
   return made;
 }
 
@@ -257,7 +251,7 @@ void Engine::decide(const Reduced& gradients) {
   const Region region(stream_, RegionName::update);
   decide_clipping(stream_, gradients, plan_.layout, mesh_.world(), memory_.squares(), memory_.clip(),
                   static_cast<float>(plan_.optimizer.clip), memory_.norm_limit(),
-                  quantizes() ? memory_.counted_sums() : Tensor{});
+                  quantizes() ? memory_.counted_sums() : Tensor{}, memory_.routing().words);
 }
 
 /// What decide() found. Waits for the device; the host's own work is done already.
@@ -310,23 +304,24 @@ Updated Engine::update(Reduced&& gradients) {
   if (observer_) observer_->reduced(stream_, gradients);
   Clipped clipped = std::move(gradients).clipped(stream_, memory_.clip());
   before_update_.hold(stream_);
-  Updated updated = optimizers_.step(stream_, std::move(clipped), masters_, {memory_.rate(), memory_.counters()});
+  Updated updated = optimizers_.step(stream_, std::move(clipped), built_.masters, {memory_.rate(), memory_.counters()});
   if (observer_) observer_->stepped(stream_);
   return updated;
 }
 
 Turn Engine::evaluate(const HostSequences& micro_batch) {
   require(micro_batch.sequences == plan_.sizes.micro, "Engine::evaluate", "takes one micro-batch, padding included");
-  const Forward forward = sync_.forward(stream_);
+  const Forward forward = built_.sync.forward(stream_);
   memory_.begin(stream_, micro_batch);
   {
-    const Arena::Frame frame(activations_);
+    const Arena::Frame frame(built_.activations);
     MicroBatch batch = memory_.micro_batch(0, micro_batch.sequences, 0);
     batch.padding = micro_batch.padding;
     batch.first_sequence = 0;
     plan_.model.evaluate(pass(nullptr), batch);
   }
   StepSums* const sums = memory_.sums(0);
+  // mutation: evaluation_hides_not_finite
   if (quantizes()) spoil(stream_, &sums->loss, {&sums->not_finite, DType::u64, {1}});
   gather_sums();
   return memory_.end(stream_);
@@ -338,10 +333,10 @@ std::vector<float> Engine::next_logits(const std::vector<std::int32_t>& ids) {
   HostSequences sequence{ids, {}, 1};
   sequence.ids.resize(length);
   sequence.targets.resize(length);
-  const Forward forward = sync_.forward(stream_);
+  const Forward forward = built_.sync.forward(stream_);
   memory_.begin(stream_, sequence);
-  const Arena::Frame frame(activations_);
-  const Tensor logits = activations_.keep(DType::f32, {plan_.model.shape().vocabulary});
+  const Arena::Frame frame(built_.activations);
+  const Tensor logits = built_.activations.keep(DType::f32, {plan_.model.shape().vocabulary});
   plan_.model.next_logits(pass(nullptr), memory_.micro_batch(0, 1, 0).ids, static_cast<std::int64_t>(ids.size()) - 1,
                           logits);
   if (exchange_) {

@@ -6,12 +6,10 @@
 #include "core/model/factor_observer.hpp"
 #include "core/model/row_exchange.hpp"
 #include "core/optim/optimizers.hpp"
-#include "core/params/param_sync.hpp"
-#include "core/state/state_dict.hpp"
+#include "core/step/built_model.hpp"
 #include "core/step/fingerprint.hpp"
 #include "core/step/repeated_work.hpp"
 #include "core/step/step_memory.hpp"
-#include "core/step/step_plan.hpp"
 #include "kernels/base/external_event.hpp"
 
 namespace tessera {
@@ -44,16 +42,16 @@ class Engine {
   StateDict state();
   /// The same tensors, with present contents, and the counters of a fresh run. Does not wait. Local.
   StateDict fresh_state() const;
-  /// Restores a saved state, in place of initialise(): calls `fill` with the state and counters of a fresh run, all of
+  /// Restores a saved state, in place of initialise(). Calls `fill` with the state and counters of a fresh run, all of
   /// which it must write; passes exceptions of `fill` on. The first forward all-gathers weights. Collective over the
   /// world.
   void restore(const std::function<void(StateDict&)>& fill);
 
   /// One optimizer step: forward, backward, reduction, clip, update, publication. Only enqueues. The bits depend on its
   /// arguments and the state alone. Its report() can be read until the next step but one. With StepPlan::graph all but
-  /// the copies of tokens and report is RepeatedWork (captured and replayed), unless there is an observer, a recording
-  /// timeline, an exchange of rows (the host reads its counts), or a transport that needs the host. Collective over the
-  /// world.
+  /// the copies of tokens and report is RepeatedWork (captured and replayed). It is not if there is an observer, a
+  /// recording timeline, an exchange of rows (the host reads its counts), or a transport that needs the host.
+  /// Collective over the world.
   Turn step(const HostSequences& batch, const StepScalars& scalars);
   /// From now on computes every step that would be skipped once more, and calls `judge` before anything is updated. The
   /// host waits for each step's norm then, and steps are not captured. On all ranks. Local.
@@ -65,19 +63,19 @@ class Engine {
   /// Fault injection: faults of the next step on this rank, which is then neither captured nor replayed.
   void spoil_next(float value) { fault_ = value; }  ///< Pass::fault of its first micro-batch, whenever it is computed
   void redo_next() { redo_ = true; }                ///< drops its reduced gradients and makes them again; on all ranks
-  /// A machine's fault, in the step's first computation alone: infinity in the gradient of an activation, in the first
+  /// A machine's fault, in the step's first computation alone. Infinity in the gradient of an activation, in the first
   /// gradient written, or in this rank's shard of the first bucket once that is reduced. Faults that look sound: a
-  /// number in the gradient of an activation, or a bit of the mantissa in the first gradient written: in the step's own
+  /// number in the gradient of an activation, or a bit of the mantissa in the first gradient written. In the step's own
   /// computation, in that of a spot check for another rank, or in all.
   enum class Fault { activation, gradient, shard, number, bit, bit_for_another, bit_always };
   void fail_once(Fault where) { once_ = where; }
 
   /// Sums, norm and flags of that step or evaluation, the same on all ranks. Waits for the device. Throws
-  /// Error{numerical}, on all ranks, if more rows would have arrived at a rank's experts than there is room for: they
+  /// Error{numerical}, on all ranks, if more rows would have arrived at a rank's experts than there is room for. They
   /// were not sent, and the step's result is invalid. Local.
   StepReport report(Turn turn);
 
-  /// One pass of an evaluation: sums the cross-entropy over this rank's micro-batch, which may be padding in part or
+  /// One pass of an evaluation. Sums the cross-entropy over this rank's micro-batch, which may be padding in part or
   /// whole, and gathers all ranks' sums for the report. Changes no state; brings weights to Ready. Only enqueues. Its
   /// report() can be read until the next pass but one. Every rank must make the same number of passes. Collective over
   /// the world.
@@ -94,8 +92,8 @@ class Engine {
   /// Shows the quantized factors of the next step's micro-batches, each counted once, to `observer`; that step is
   /// neither captured nor replayed. Local.
   void show_next(FactorObserver* observer) { shown_to_ = observer; }
-  ParamSync& sync() { return sync_; }
-  const Masters& masters() const { return masters_; }
+  ParamSync& sync() { return built_.sync; }
+  const Masters& masters() const { return built_.masters; }
   const Optimizers& optimizers() const { return optimizers_; }
   Stream& stream() { return stream_; }
 
@@ -106,6 +104,8 @@ class Engine {
   StepFingerprint computed_again(int computation);
   std::optional<Fault> fault_in(int computation) const;
   double loss_scale() const { return 1.0 / static_cast<double>(plan_.sizes.global * plan_.sizes.length); }
+  /// Equal on all ranks; 0 for a batch without a target.
+  double target_scale_of(const HostSequences& batch) const;
   Reduced reduce(Accumulating&& sum);
   void decide(const Reduced& gradients);
   ClipResult decided();
@@ -118,21 +118,17 @@ class Engine {
   Pass pass(GradientSink* gradients, std::int64_t round = 0);
   Pass shown(Pass pass, std::int64_t round) const;
   /// Whether the recipe quantizes anything: only then can a saturating format hide a value that is not finite.
-  bool quantizes() const { return static_cast<bool>(plan_.model.shape().recipe.activation); }
+  bool quantizes() const { return plan_.registry.quantizes(); }
   bool replayable() const;
   void require_room(const StepReport& report) const;
-  /// The masters only, as named tensors.
-  StateDict weights() const;
 
   Device& device_;
   const StepPlan& plan_;
   Mesh& mesh_;
   Stream& stream_;
-  Masters masters_;
-  ParamSync sync_;
+  BuiltModel built_;
   Optimizers optimizers_;
   StepMemory memory_;
-  Arena activations_;
   Tensor digests_;               ///< u64, one a tensor of state: of a state that is saved, or of gradients
   ExternalEvent before_update_;  ///< the update waits for a snapshot of the state to be copied; so do captured steps
   std::vector<std::int64_t> sum_counts_, sum_begins_;

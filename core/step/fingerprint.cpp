@@ -32,7 +32,7 @@ DigestingSink::DigestingSink(const StepPlan& plan, std::uint64_t* sums, Gradient
       unwritten_(plan.schedule.contributions) {}
 
 void DigestingSink::written(Stream& stream, ParamId param) {
-  if (--unwritten_[param] == 0) {
+  if (--unwritten_[param] == 0) {  // mutation: spot_checks_of_losses_alone
     const Gradient& whole = given_[param];
     for (std::int64_t e = 0; e < whole.members; ++e) {
       const Tensor member = whole.member(e).sum;

@@ -14,8 +14,8 @@ namespace tessera {
 void add_digests(Stream& stream, std::uint64_t* sums, const StepPlan& plan,
                  const std::function<Tensor(BucketId)>& shard);
 
-/// Passes the gradients of one micro-batch on, and adds the digest of each to `sums` when all of it is written: u64,
-/// one a canonical dataset, on the device. The gradients of no other micro-batch may be in them.
+/// Passes the gradients of one micro-batch on, and adds the digest of each to `sums` when all of it is written. `sums`:
+/// u64, one a canonical dataset, on the device. The gradients of no other micro-batch may be in them.
 class DigestingSink final : public GradientSink {
  public:
   DigestingSink(const StepPlan& plan, std::uint64_t* sums, GradientSink& sink);
@@ -40,7 +40,7 @@ struct StepFingerprint {
 /// over the world.
 using Judge = std::function<void(std::int64_t step, const StepFingerprint& first, const StepFingerprint& second)>;
 
-/// Computations of each rank's first micro-batch in a spot check, from 0: the step's own, by another rank, and a last
+/// Computations of each rank's first micro-batch in a spot check, from 0. The step's own, by another rank, and a last
 /// one, made only where the first two differ. In computation `number` a rank computes the micro-batch of rank
 /// Ranks::further_on(number): its own again where there is one rank, or one expert group.
 inline constexpr int spot_computations = 3;

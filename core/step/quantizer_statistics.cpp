@@ -31,10 +31,26 @@ double value_of(std::uint64_t (&limbs)[ExactSum::limbs]) {
   return sum;
 }
 
-/// Sides of a weight that are quantized from its values; others follow from these.
-std::vector<Side> sides_of(FormatId format) {
-  if (traits_of(format).columnwise == formats::Columnwise::requantized) return {Side::rowwise, Side::columnwise};
-  return {Side::rowwise};
+bool requantized(FormatId format) { return traits_of(format).columnwise == formats::Columnwise::requantized; }
+
+/// The side whose blocks a copy has: those of a copy that is not quantized on its own are the rowwise one's.
+Side blocks_of(FormatId format, Side side) { return requantized(format) ? side : Side::rowwise; }
+
+/// Copies that a treatment makes. A weight's columnwise copy that follows from its rowwise one is none.
+std::vector<CopyName> copies_of(const Treatment& t) {
+  using enum Purpose::Role;
+  std::vector<CopyName> copies;
+  const auto add = [&](Purpose::Role role, Side side, const Treatment::Format& format) {
+    if (format) copies.push_back({role, side, *format});
+  };
+  add(weight, Side::rowwise, t.weight.forward);
+  if (t.weight.dgrad != t.weight.forward || (t.weight.dgrad && requantized(*t.weight.dgrad)))
+    add(weight, Side::columnwise, t.weight.dgrad);
+  add(activation, Side::rowwise, t.activation.forward);
+  add(activation, Side::columnwise, t.activation.wgrad);
+  add(gradient, Side::rowwise, t.gradient.dgrad);
+  add(gradient, Side::columnwise, t.gradient.wgrad);
+  return copies;
 }
 
 }  // namespace
@@ -54,84 +70,74 @@ QuantizerStatistics::QuantizerStatistics(Device& device, const StepPlan& plan) :
   std::int64_t tops = 0, members = 0;
   for (const Dataset& dataset : plan.registry.datasets()) {
     const ParamSpec& spec = plan.registry[dataset.params.front()];
-    if (!spec.format.codes) continue;
     const Shape& shape = spec.canonical.shape;
-    const formats::Matrix matrix{shape[shape.rank() - 2], shape[shape.rank() - 1]};
-    weights_.push_back({spec.canonical.name, *spec.format.codes, matrix, shape.elements() / matrix.elements()});
-    for (const Side side : sides_of(weights_.back().format))
-      tops = std::max(tops, block_tops(weights_.back().format, side, matrix, weights_.back().members));
-    members = std::max(members, weights_.back().members);
+    for (const CopyName& copy : copies_of(spec.treatment)) {
+      const formats::Matrix matrix{shape[shape.rank() - 2], shape[shape.rank() - 1]};
+      lines_.push_back({spec.canonical.name, copy, matrix, shape.elements() / matrix.elements()});
+      if (copy.role != Purpose::Role::weight) continue;
+      const std::int64_t of_member = block_tops(copy.format, blocks_of(copy.format, copy.side), matrix, 1);
+      tops = std::max(tops, lines_.back().members * of_member);
+      members = std::max(members, lines_.back().members);
+    }
   }
-  formats_.resize(weights_.size() * lines_of_weight);
-  sums_ = device.allocate(Category::staging, DType::u64, {std::ssize(formats_), QuantizerSums::words});
+  sums_ = device.allocate(Category::staging, DType::u64, {std::ssize(lines_), QuantizerSums::words});
   tops_ = device.allocate(Category::staging, DType::bf16, {tops});
   amaxes_ = device.allocate(Category::staging, DType::f32, {members});
 }
 
-std::size_t QuantizerStatistics::place_of(std::size_t weight, Purpose role, Side side) const {
-  return weight * lines_of_weight + static_cast<std::size_t>(role) * 2 + static_cast<std::size_t>(side);
-}
-
-Tensor QuantizerStatistics::sums_of(std::size_t place) const {
-  return sums_.flat(static_cast<std::int64_t>(place) * QuantizerSums::words, QuantizerSums::words);
+Tensor QuantizerStatistics::sums_of(std::size_t line) const {
+  return sums_.flat(static_cast<std::int64_t>(line) * QuantizerSums::words, QuantizerSums::words);
 }
 
 void QuantizerStatistics::begin(Stream& stream, const StateDict& masters, Mesh& mesh) {
   clear(stream, sums_);
-  std::ranges::fill(formats_, std::nullopt);
-  for (std::size_t w = 0; w < weights_.size(); ++w) {
+  for (std::size_t i = 0; i < lines_.size(); ++i) {
+    if (lines_[i].copy.role != Purpose::Role::weight) continue;
     const auto tensor = std::ranges::find_if(
-        masters.tensors, [&](const StateTensor& t) { return t.slot == "model" && t.name == weights_[w].name; });
+        masters.tensors, [&](const StateTensor& t) { return t.slot == "model" && t.name == lines_[i].matrix; });
     require(tensor != masters.tensors.end(), "QuantizerStatistics", "every quantized weight has masters");
-    measure_weight(stream, w, *tensor, mesh);
+    measure_weight(stream, i, *tensor, mesh);
   }
 }
 
-void QuantizerStatistics::measure_weight(Stream& stream, std::size_t weight, const StateTensor& masters, Mesh& mesh) {
-  const Weight& w = weights_[weight];
-  const Tensor amaxes = amaxes_.flat(0, w.members);
-  for (const Side side : sides_of(w.format)) {
-    const Tensor tops = tops_.flat(0, block_tops(w.format, side, w.matrix, w.members));
-    clear(stream, tops);
-    for (const StateRange& range : masters.ranges)
-      raise_tops(stream, w.format, side, {w.matrix, w.members, range.first, range.values}, tops);
-    if (mesh.world().size() > 1) {
-      // bf16 numbers >= 0 order as their bits.
-      const Exchange exchange{{}, {tops.data, DType::u16, tops.shape}, {}, {}};
-      mesh.world().submit(stream, {Collective::all_reduce_max, {&exchange, 1}, -1, statistics_label}).wait(stream);
-    }
-    amaxes_of_tops(stream, tops, amaxes);
-    const std::size_t place = place_of(weight, Purpose::weight, side);
-    formats_[place] = w.format;
-    for (const StateRange& range : masters.ranges)
-      measure_part(stream, w.format, side, {w.matrix, w.members, range.first, range.values}, tops, amaxes,
-                   sums_of(place));
+void QuantizerStatistics::measure_weight(Stream& stream, std::size_t line, const StateTensor& masters, Mesh& mesh) {
+  const Line& w = lines_[line];
+  const FormatId format = w.copy.format;
+  const Side side = blocks_of(format, w.copy.side);
+  const Tensor amaxes = amaxes_.flat(0, w.members), tops = tops_.flat(0, block_tops(format, side, w.shape, w.members));
+  clear(stream, tops);
+  for (const StateRange& range : masters.ranges)
+    raise_tops(stream, format, side, {w.shape, w.members, range.first, range.values}, tops);
+  if (mesh.world().size() > 1) {
+    // bf16 numbers >= 0 order as their bits.
+    const Exchange exchange{{}, {tops.data, DType::u16, tops.shape}, {}, {}};
+    mesh.world().submit(stream, {Collective::all_reduce_max, {&exchange, 1}, -1, statistics_label}).wait(stream);
   }
+  amaxes_of_tops(stream, tops, amaxes);
+  for (const StateRange& range : masters.ranges)
+    measure_part(stream, format, side, {w.shape, w.members, range.first, range.values}, tops, amaxes, sums_of(line));
 }
 
 void QuantizerStatistics::made(Stream& stream, const MadeFactor& factor) {
-  if (!seen_.insert({factor.weight, factor.purpose, factor.side, factor.first_token}).second) return;
-  const auto weight = std::ranges::find(weights_, factor.weight, &Weight::name);
-  require(weight != weights_.end(), "QuantizerStatistics", "a factor's weight is quantized");
-  const std::size_t place = place_of(static_cast<std::size_t>(weight - weights_.begin()), factor.purpose, factor.side);
-  formats_[place] = factor.format;
+  const CopyName copy{factor.purpose.role, factor.side, factor.format};
+  const auto line = std::ranges::find_if(
+      lines_, [&](const Line& l) { return l.copy == copy && l.matrix == factor.weight; });
+  require(line != lines_.end(), "QuantizerStatistics", "a factor is a copy that its weight's treatment makes");
+  const auto index = static_cast<std::size_t>(line - lines_.begin());
+  if (!seen_.emplace(index, factor.first_token).second) return;  // mutation: recomputed_factors_are_measured_twice
   measure_copy(stream, factor.format, factor.matrix, factor.purpose, factor.side, factor.input, factor.tokens,
-               sums_of(place));
+               sums_of(index));
 }
 
 std::vector<QuantizerLine> QuantizerStatistics::lines(Stream& stream) {
-  std::vector<QuantizerSums> sums(formats_.size());
+  std::vector<QuantizerSums> sums(lines_.size());
   device_.download(stream, sums.data(), sums_);
   std::vector<QuantizerLine> lines;
-  for (std::size_t w = 0; w < weights_.size(); ++w)
-    for (const Purpose role : {Purpose::weight, Purpose::activation, Purpose::gradient})
-      for (const Side side : {Side::rowwise, Side::columnwise}) {
-        const std::size_t place = place_of(w, role, side);
-        if (!formats_[place]) continue;
-        carry(sums[place].values);
-        carry(sums[place].errors);
-        lines.push_back({weights_[w].name, role, side, *formats_[place], sums[place]});
-      }
+  for (std::size_t i = 0; i < lines_.size(); ++i) {
+    carry(sums[i].values);
+    carry(sums[i].errors);
+    lines.push_back({lines_[i].matrix, lines_[i].copy, sums[i]});
+  }
   return lines;
 }
 

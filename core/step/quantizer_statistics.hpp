@@ -1,8 +1,7 @@
 #pragma once
-#include <optional>
 #include <set>
 #include <string>
-#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "core/comm/mesh.hpp"
@@ -12,13 +11,19 @@
 
 namespace tessera {
 
+/// One of the copies that are quantized for a weight's products.
+struct CopyName {
+  Purpose::Role role = Purpose::Role::weight;
+  Side side = Side::rowwise;
+  FormatId format{};
+  bool operator==(const CopyName&) const = default;
+};
+
 /// Statistics of one quantized copy over a step: the same numbers on any number of ranks that make the same
 /// micro-batches.
 struct QuantizerLine {
   std::string matrix;  ///< canonical name of the weight
-  Purpose role = Purpose::weight;
-  Side side = Side::rowwise;
-  FormatId format{};
+  CopyName copy;
   QuantizerSums sums;
 
   std::uint64_t finite() const { return sums.elements - sums.nan - sums.infinite; }
@@ -28,7 +33,7 @@ struct QuantizerLine {
   double underflow() const;       ///< share of the finite values other than 0
 };
 
-constexpr const char* name_of(Purpose role) {
+constexpr const char* name_of(Purpose::Role role) {
   constexpr const char* names[] = {"weight", "activation", "gradient"};
   return names[static_cast<int>(role)];
 }
@@ -53,25 +58,22 @@ class QuantizerStatistics final : public FactorObserver {
   std::vector<QuantizerLine> lines(Stream& stream);
 
  private:
-  struct Weight {
-    std::string name;
-    FormatId format;
-    formats::Matrix matrix;
+  struct Line {
+    std::string matrix;
+    CopyName copy;
+    formats::Matrix shape;  ///< of the weight's members
     std::int64_t members;
   };
-  static constexpr std::int64_t lines_of_weight = 6;  // roles and sides
 
-  void measure_weight(Stream& stream, std::size_t weight, const StateTensor& masters, Mesh& mesh);
-  std::size_t place_of(std::size_t weight, Purpose role, Side side) const;
-  Tensor sums_of(std::size_t place) const;
+  void measure_weight(Stream& stream, std::size_t line, const StateTensor& masters, Mesh& mesh);
+  Tensor sums_of(std::size_t line) const;
 
   Device& device_;
-  std::vector<Weight> weights_;
-  std::vector<std::optional<FormatId>> formats_;  ///< by line: what was measured in the step
-  Tensor sums_;                                   ///< u64 [lines, QuantizerSums::words]
-  Tensor tops_, amaxes_;                          ///< bf16 and f32, of the weight that is being measured
-  /// What the micro-batch has shown: weight, role, side, first row. A factor that is computed again does not count.
-  std::set<std::tuple<std::string, Purpose, Side, std::int64_t>> seen_;
+  std::vector<Line> lines_;
+  Tensor sums_;           ///< u64 [lines, QuantizerSums::words]
+  Tensor tops_, amaxes_;  ///< bf16 and f32, of the weight that is being measured
+  /// What the micro-batch has shown: line and first row. A factor that is computed again does not count.
+  std::set<std::pair<std::size_t, std::int64_t>> seen_;
 };
 
 }  // namespace tessera

@@ -29,7 +29,7 @@ void RepeatedWork::launch() {
   const Event end = stream.record();
   device_.communication().wait(end);
   device_.copies().wait(end);
-  mesh_.replayed(end);
+  mesh_.replayed(end);  // mutation: a_replay_without_an_end
 }
 
 }  // namespace tessera

@@ -10,7 +10,7 @@ namespace tessera {
 
 /// Captures a step as a CUDA graph and replays it while the host state is unchanged, with the same bits. The first two
 /// runs are eager, so that libraries make their plans and allocate. Capture and replay happen only in the host state in
-/// which the first run began; in any other state, and on the host, runs are eager. A replay runs no host code of the
+/// which the first run began. In any other state, and on the host, runs are eager. A replay runs no host code of the
 /// work: the mesh logs its collectives again, and what else the work changes on the host is set.
 class RepeatedWork {
  public:
@@ -20,7 +20,7 @@ class RepeatedWork {
   RepeatedWork(Device& device, Mesh& mesh) : device_(device), mesh_(mesh) {}
 
   /// Runs `work`, or replays its graph and calls `replayed`, which must leave the host's state as `work` would. `work`
-  /// launches on the compute stream, and on other streams between events of it; it must use the same addresses and
+  /// launches on the compute stream, and on other streams between events of it. It must use the same addresses and
   /// arguments every time and must not wait. Only enqueues, but waits for the device before a capture. Local, if `work`
   /// is.
   void run(const State& state, const std::function<void()>& work, const std::function<void()>& replayed);

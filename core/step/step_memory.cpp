@@ -17,9 +17,12 @@ StepMemory::StepMemory(Device& device, const RankIn& world, const StepSizes& siz
       micro_(sizes.micro),
       capacity_((sizes.local() + sizes.again) * sizes.length),
       length_(sizes.length),
-      counters_(counters) {
-  up_ = device.allocate(Category::batch, DType::u8, {tokens_offset + 2 * capacity_ * 4});
-  down_ = device.allocate(Category::batch, DType::u8, {sums_offset() + world.size * words_of_rank() * 8});
+      counters_(counters),
+      positions_(sizes.positions),
+      recorded_layers_(sizes.recorded_layers),
+      experts_(sizes.experts) {
+  up_ = device.allocate(Category::batch, DType::u8, {tokens_offset + (positions_ ? 3 : 2) * capacity_ * 4});
+  down_ = device.allocate(Category::batch, DType::u8, {bias_offset() + recorded_layers_ * experts_ * 4});
   for (Pinned& block : pinned_) block = {device.pinned(up_.bytes()), device.pinned(down_.bytes()), {}, {}, {}, {}};
 }
 
@@ -28,6 +31,17 @@ std::int64_t StepMemory::squares_offset() const {
 }
 std::int64_t StepMemory::sums_offset() const {
   return round_up(squares_offset() + ExactSum::words * 8, Arena::alignment);
+}
+
+std::int64_t StepMemory::routing_offset() const { return sums_offset() + world_.size * words_of_rank() * 8; }
+std::int64_t StepMemory::bias_offset() const {
+  return routing_offset() + recorded_layers_ * RoutingRecord::words(experts_) * 8;
+}
+
+RoutingRecords StepMemory::routing() const {
+  if (recorded_layers_ == 0) return {};
+  return {{at(routing_offset()), DType::i64, {recorded_layers_, RoutingRecord::words(experts_)}},
+          {at(bias_offset()), DType::f32, {recorded_layers_, experts_}}};
 }
 
 StepSums* StepMemory::sums(std::int64_t round) const {
@@ -46,17 +60,22 @@ void StepMemory::initialise(Stream& stream, const std::vector<std::uint64_t>& co
   device_.upload(stream, down_, start.data());
 }
 
-Turn StepMemory::begin(Stream& stream, const HostSequences& batch, const StepScalars& scalars) {
+Turn StepMemory::begin(Stream& stream, const HostSequences& batch, const StepScalars& scalars, double target_scale) {
   const auto bytes = static_cast<std::size_t>(batch.sequences * length_ * 4);
   require(batch.sequences * length_ <= capacity_, "StepMemory", "more sequences than were planned");
   current_ = current_ == Turn::even ? Turn::odd : Turn::even;
   if (Pinned& block = pinned(current_); !stream.dry()) {
     if (!block.sent.reached()) device_.wait(block.sent);
-    std::memcpy(block.up.data(), &scalars, sizeof scalars);
-    std::memcpy(block.up.data() + step_offset, &batch.step, sizeof batch.step);
+    const StepInputs inputs{scalars, batch.step, target_scale};  // mutation: draws_repeat
+    std::memcpy(block.up.data(), &inputs, sizeof inputs);
     if (bytes > 0) {
       std::memcpy(block.up.data() + tokens_offset, batch.ids.data(), bytes);
       std::memcpy(block.up.data() + tokens_offset + capacity_ * 4, batch.targets.data(), bytes);
+    }
+    if (!batch.positions.empty()) {
+      require(positions_ && std::ssize(batch.positions) >= batch.sequences * length_, "StepMemory",
+              "every token has a position, where that was planned");
+      std::memcpy(block.up.data() + tokens_offset + 2 * capacity_ * 4, batch.positions.data(), bytes);
     }
     block.sent = device_.send(stream, up_, block.up.data());
     block.begin = stream.record_time();
@@ -67,6 +86,7 @@ Turn StepMemory::begin(Stream& stream, const HostSequences& batch, const StepSca
 
 void StepMemory::clear_sums(Stream& stream) {
   clear(stream, all_sums().flat(world_.rank * words_of_rank(), words_of_rank()));
+  if (const RoutingRecords records = routing()) clear(stream, records.words);
 }
 
 Turn StepMemory::end(Stream& stream) {
@@ -84,6 +104,8 @@ MicroBatch StepMemory::micro_batch(std::int64_t round, std::int64_t count, doubl
   batch.targets = {tokens + capacity_ * 4 + begin, DType::i32, {count * length_}};
   batch.sequences = count;
   batch.loss_scale = loss_scale;
+  batch.target_scale = {&inputs()->target_scale, DType::f64, {1}};
+  if (positions_) batch.positions = {tokens + 2 * capacity_ * 4 + begin, DType::i32, {count * length_}};
   batch.first_sequence = (round * world_.size + world_.rank) * micro_;
   return batch;
 }
@@ -103,8 +125,14 @@ StepReport StepMemory::report(Turn turn) {
   std::memcpy(&report.clip, block.down.data() + clip_offset(), sizeof report.clip);
   report.begin = block.begin;
   report.end = block.end;
+  if (const RoutingRecords records = routing()) {
+    report.routing.resize(static_cast<std::size_t>(records.words.elements()));
+    std::memcpy(report.routing.data(), block.down.data() + routing_offset(), report.routing.size() * 8);
+    report.bias.resize(static_cast<std::size_t>(records.bias.elements()));
+    std::memcpy(report.bias.data(), block.down.data() + bias_offset(), report.bias.size() * sizeof(float));
+  }
   for (std::int64_t m = 0; m < micro_batches_; ++m) {
-    const std::int64_t place = m % world_.size * rounds_ + m / world_.size;
+    const std::int64_t place = m % world_.size * rounds_ + m / world_.size;  // mutation: sums_by_rank
     std::memcpy(&report.sums.emplace_back(), block.down.data() + sums_offset() + place * std::int64_t{sizeof(StepSums)},
                 sizeof(StepSums));
   }

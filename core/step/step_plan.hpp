@@ -2,7 +2,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "core/config/config.hpp"
+#include "core/config/sections/optimizer.hpp"
 #include "core/layout/layout.hpp"
 #include "core/model/gpt.hpp"
 #include "core/optim/balance.hpp"

@@ -15,6 +15,9 @@ struct StepSizes {
   std::int64_t activation_bytes = 0;  ///< size of the activation arena
   std::vector<Workspace> workspaces;  ///< workspaces of kernels and libraries
   std::int64_t again = 0;             ///< sequences of other ranks that a spot check computes; 0 without spot checks
+  bool positions = false;             ///< whether batches say each token's place in its document
+  std::int64_t recorded_layers = 0;   ///< layers with experts whose routing is recorded; 0: none is
+  std::int64_t experts = 0;           ///< of each of them
 
   std::int64_t local() const { return rounds * micro; }  ///< sequences on each rank, padding included
   std::int64_t micro_batches() const { return global / micro; }

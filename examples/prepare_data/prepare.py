@@ -1,13 +1,19 @@
 #!/usr/bin/env python3
 """Makes token files for `data.kind: tokens` from your own text, with the tokenizer beside them.
 
-    pip install tokenizers
+    pip install tokenizers jinja2
     prepare.py OUT SOURCE... [--vocab 32000 | --tokenizer tokenizer.json] [--field text] [--val SOURCE]... [--val-fraction 0.01]
+    prepare.py OUT SOURCE... --chat --tokenizer FOLDER/tokenizer.json [--chat-template FILE] [--field messages] ...
 
 A SOURCE is a text file (one document), a .jsonl file (one document a line, in --field), or a folder that is searched for
 both, with its subfolders. Without --tokenizer a byte-level BPE is trained on a sample of the training sources. Every
 document begins with the end-of-text token. If the program is stopped, the same command continues where it was. Files
 appear in OUT only when they are complete: train_*.bin, val_*.bin, tokenizer.json, dataset.json.
+
+--chat takes .jsonl of conversations, in --field a list of {"role", "content"}, as a chat template renders them: that of
+--chat-template, else the one beside the tokenizer, in chat_template.jinja or tokenizer_config.json. Names of special
+tokens become those tokens, and no end-of-text token is put between conversations. Beside each .bin lies a .marks file, a
+byte a token: which tokens are answers (for data.loss_mask) and where conversations begin (for data.documents: apart).
 
 --val-fraction draws whole documents. Of a few large files it may draw none, or much more than that share of the tokens,
 which is reported at the end; there, name the files to hold out by --val: they are left out of the training sources.
@@ -29,7 +35,6 @@ import random
 import re
 import shutil
 import signal
-import struct
 import sys
 import zlib
 
@@ -39,6 +44,9 @@ try:
     import tokenizers
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
     from tqdm import tqdm
+
+    import chat
+    from shards import join, marks_beside, part, write_whole
 except ImportError as missing:
     sys.exit(f"prepare.py: {missing}: pip install tokenizers")
 
@@ -123,11 +131,19 @@ def can_slice(tokenizer):
 
 def documents(path, begin, end, field):
     """Yields (offset in bytes, text, whether a document begins here) for each document, or part of one, in a byte range."""
+    if path.suffix == ".jsonl":
+        for at, record in records(path, begin, end, field, str):
+            yield at, HALF.sub("\ufffd", record[field]), True
+        return
     with open(path, "rb") as file:
         file.seek(begin)
-        if path.suffix != ".jsonl":
-            yield begin, decoded(path, begin, file.read(end - begin)), begin == 0
-            return
+        yield begin, decoded(path, begin, file.read(end - begin)), begin == 0
+
+
+def records(path, begin, end, field, kind):
+    """Yields (offset in bytes, object) for each line of a .jsonl file in a byte range; each has a `field` of a type."""
+    with open(path, "rb") as file:
+        file.seek(begin)
         while file.tell() < end:
             at = file.tell()
             line = decoded(path, at, file.readline())
@@ -137,10 +153,10 @@ def documents(path, begin, end, field):
                 record = json.loads(line)
             except ValueError as wrong:
                 raise Refused(f"{path}: byte {at}: is no line of JSON: {wrong}")
-            if not isinstance(record, dict) or not isinstance(record.get(field), str):
+            if not isinstance(record, dict) or not isinstance(record.get(field), kind):
                 held = ", ".join(f"{name} ({KINDS.get(type(value), 'a number')})" for name, value in record.items()) if isinstance(record, dict) else ""
-                raise Refused(f"{path}: byte {at}: has no text in a field '{field}'; it has {held or 'no fields'}; name another with --field")
-            yield at, HALF.sub("\ufffd", record[field]), True
+                raise Refused(f"{path}: byte {at}: has no {'text' if kind is str else 'list'} in a field '{field}'; it has {held or 'no fields'}; name another with --field")
+            yield at, record
 
 
 def decoded(path, at, raw):
@@ -198,25 +214,17 @@ def end_of_text(tokenizer, path):
     raise Refused(f"{path}: has none of {', '.join(END)}, with which documents are told apart")
 
 
-def write_whole(path, write):
-    """Writes a file by temporary name, fsync and rename, so that it appears whole or not at all."""
-    unfinished = path.with_name(path.name + ".tmp")
-    with open(unfinished, "wb") as file:
-        write(file)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(unfinished, path)
-
-
 class Worker:
     """Encodes one piece into two parts, for training and for evaluation."""
 
     def __init__(self, out, arguments, tokenizer):
         self.parts, self.field, self.fraction = out / "parts", arguments.field, arguments.val_fraction
         self.path, self.tokenizer, self.special = out / "tokenizer.json", tokenizer, arguments.special
-        self.end, self.vocabulary = end_of_text(tokenizer, self.path), max(tokenizer.get_vocab().values()) + 1
+        self.vocabulary, self.chats = max(tokenizer.get_vocab().values()) + 1, arguments.chats
         self.code = "H" if self.vocabulary <= 1 << 16 else "I"
-        tokenizer.add_special_tokens([tokenizer.id_to_token(self.end)])
+        if not self.chats:
+            self.end = end_of_text(tokenizer, self.path)
+            tokenizer.add_special_tokens([tokenizer.id_to_token(self.end)])
         self.sliced = can_slice(tokenizer)
 
     def held(self, path, at, val):
@@ -225,6 +233,9 @@ class Worker:
     def __call__(self, job):
         number, path, begin, end, val = job
         try:
+            if self.chats:
+                self.converse(number, path, begin, end, val)
+                return number, end - begin, None
             tokens = {False: array.array(self.code), True: array.array(self.code)}
             waiting, characters = [], 0
             for at, text, first in documents(path, begin, end, self.field):
@@ -242,6 +253,25 @@ class Worker:
         except Refused as refused:
             return number, 0, str(refused)
         return number, end - begin, None
+
+    def converse(self, number, path, begin, end, val):
+        """Encodes a piece of conversations into its parts, with marks."""
+        tokens, marks = {False: array.array(self.code), True: array.array(self.code)}, {False: bytearray(), True: bytearray()}
+        self.tokenizer.encode_special_tokens = False
+        for at, record in records(path, begin, end, self.field, list):
+            try:
+                text, spans = self.chats.conversation(record[self.field], record.get("tools"))
+                encoded = self.tokenizer.encode(HALF.sub("\ufffd", text), add_special_tokens=False)
+            except chat.Unusable as wrong:
+                raise Refused(f"{path}: byte {at}: {wrong}")
+            except Exception as wrong:  # of the library, which has no type for it
+                raise Refused(f"{path}: byte {at}: {self.path} cannot encode it: {wrong}")
+            held = self.held(path, at, val)
+            tokens[held].extend(encoded.ids)
+            marks[held] += chat.marks(encoded, spans)
+        for held in (False, True):
+            write_whole(marks_beside(part(self.parts, number, held)), lambda file: file.write(marks[held]))
+            write_whole(part(self.parts, number, held), tokens[held].tofile)
 
     def encode(self, waiting, tokens):
         self.tokenizer.encode_special_tokens = not self.special  # as text, a name of one in a document ends nothing
@@ -280,57 +310,17 @@ def processes(count, worker):
             process.terminate()
 
 
-def part(folder, number, val):
-    return folder / f"{number:08}.{'val' if val else 'train'}"
-
-
-def join(out, jobs, val, code, most):
-    """Joins parts to shards of at most `most` tokens in llm.c's format (a header of 256 int32, then tokens); (tokens, paths in parts/)."""
-    size, counts, kept = array.array(code).itemsize, [], []
-    name = "val" if val else "train"
-    files = iter([part(out / "parts", number, val) for number in range(jobs)])
-    rest = b""
-
-    def shard(file):
-        nonlocal rest
-        file.write(bytes(1024))
-        count = 0
-        while count < most:
-            if not rest:
-                path = next(files, None)
-                if path is None:
-                    break
-                rest = path.read_bytes()
-                continue
-            taken = rest[: (most - count) * size]
-            rest = rest[len(taken):]
-            file.write(taken)
-            count += len(taken) // size
-        file.seek(0)
-        file.write(struct.pack("<256i", *((20240520, 1) if size == 2 else (20240801, 7)), count, *([0] * 253)))
-        counts.append(count)
-
-    while not counts or counts[-1] == most:
-        path = out / "parts" / f"{name}_{len(counts):06}.bin"
-        write_whole(path, shard)
-        if counts[-1] == 0:
-            path.unlink()
-            counts.pop()
-            break
-        kept.append(path)
-    return sum(counts), kept
-
-
 def plan_of(training, held, arguments, given):
     stamp = lambda path: [str(path), path.stat().st_size, path.stat().st_mtime_ns]
     made = dict(vocab=arguments.vocab, train_mb=arguments.train_mb) if given is None else hashlib.sha256(given.encode()).hexdigest()
     return dict(sources=[stamp(path) for path in training], val=[stamp(path) for path in held], field=arguments.field,
                 val_fraction=arguments.val_fraction, piece_mb=arguments.piece_mb, shard_tokens=arguments.shard_tokens, special=arguments.special,
-                tokenizer=made)
+                tokenizer=made, **({"chat": arguments.chats.template, "chat_tokens": arguments.chats.tokens} if arguments.chats else {}))
 
 
-def given_tokenizer(path):
-    """The text of the tokenizer.json that was given, after checks that it can be read and has an end-of-text token; None without one."""
+def given_tokenizer(path, chats):
+    """The text of the tokenizer.json that was given, after checks that it can be read and, but for chats, has an end-of-text token;
+    None without one."""
     if path is None:
         return None
     try:
@@ -340,8 +330,26 @@ def given_tokenizer(path):
         raise Refused(f"{path}: {wrong.strerror}")
     except Exception as wrong:  # of the library, which has no type for it
         raise Refused(f"{path}: is no tokenizer.json: {wrong}")
-    end_of_text(tokenizer, path)
+    if not chats:
+        end_of_text(tokenizer, path)
     return text
+
+
+def chats_of(arguments, files):
+    """The chat template that was asked for; None without --chat."""
+    if not arguments.chat:
+        if arguments.chat_template:
+            raise Refused("--chat-template: is for --chat")
+        return None
+    if not arguments.tokenizer:
+        raise Refused("--chat: name the tokenizer.json of the model that is to answer with --tokenizer")
+    for path in files:
+        if path.suffix != ".jsonl":
+            raise Refused(f"{path}: --chat takes .jsonl, a conversation a line")
+    try:
+        return chat.Chats(*chat.template_of(arguments.tokenizer, arguments.chat_template))
+    except (chat.Unusable, ValueError) as wrong:
+        raise Refused(str(wrong))
 
 
 NORMALIZERS = ("NFC", "NFD", "NFKC", "NFKD", "Lowercase", "Prepend", "Strip", "Replace")
@@ -426,7 +434,8 @@ def keep_tokenizer(path, training, given, arguments):
 def begin(out, plan):
     """Prepares OUT to begin, or to continue work begun with the same plan; returns False if the dataset is complete."""
     record = out / "parts" / "plan.json"
-    made = [path for path in (out / "tokenizer.json", *sorted(out.glob("train_*.bin")), *sorted(out.glob("val_*.bin"))) if path.exists()]
+    made = [path for path in (out / "tokenizer.json", *(path for name in ("train_*.bin", "val_*.bin", "*.marks") for path in sorted(out.glob(name))))
+            if path.exists()]
     if (out / "dataset.json").exists():
         if json.loads((out / "dataset.json").read_text())["plan"] != plan:
             raise Refused(f"{out}: holds a dataset of other sources or options: choose another OUT, or remove it")
@@ -457,7 +466,9 @@ def run(arguments):
     held = list(sources(arguments.val))
     held_out = {path.resolve() for path in held}
     training = [path for path in sources(arguments.source) if path.resolve() not in held_out]
-    given = given_tokenizer(arguments.tokenizer)
+    arguments.chats = chats_of(arguments, [*training, *held])
+    arguments.field = arguments.field or ("messages" if arguments.chat else "text")
+    given = given_tokenizer(arguments.tokenizer, arguments.chats)
     plan = plan_of(training, held, arguments, given)
     if not begin(out, plan):
         print(f"{out}: is complete, nothing to do")
@@ -478,19 +489,19 @@ def run(arguments):
             bar.update(size)
     made = {}
     for val in (False, True):
-        made[val] = join(out, len(jobs), val, worker.code, arguments.shard_tokens)
+        made[val] = join(out, len(jobs), val, worker.code, arguments.shard_tokens, bool(arguments.chats))
         if made[False][0] == 0:
             raise Refused(f"{', '.join(arguments.source)}: no text is left for training")
     for _, paths in made.values():
         for path in paths:
             os.replace(path, out / path.name)
-    facts = {val: dict(tokens=tokens, files=[path.name for path in paths]) for val, (tokens, paths) in made.items()}
+    facts = {val: dict(tokens=tokens, files=[path.name for path in paths if path.suffix == ".bin"]) for val, (tokens, paths) in made.items()}
     dataset = dict(plan=plan, vocabulary=worker.vocabulary, train=facts[False], val=facts[True])
     warn_of_share(made[True][0], made[False][0] + made[True][0], arguments)
     write_whole(out / "dataset.json", lambda file: file.write((json.dumps(dataset, indent=1) + "\n").encode()))
     shutil.rmtree(out / "parts")
     print(f"{made[False][0]} tokens for training, {made[True][0]} for evaluation, of a vocabulary of {worker.vocabulary}; in the deck:")
-    print(deck_line(out.resolve(), bool(made[True][0]), byte_level(tokenizer)))
+    print(deck_line(out.resolve(), bool(made[True][0]), byte_level(tokenizer), arguments.chat))
     if not byte_level(tokenizer):
         print(f"model.vocab is {worker.vocabulary}. The tokenizer is no byte-level BPE of a kind which tessera reads: prompts and samples will be ids.")
 
@@ -508,10 +519,11 @@ def quoted(path):
     return '"' + "".join(c if c.isprintable() and c not in '"\\' else "\\" + c if c in '"\\' else f"\\U{ord(c):08x}" for c in str(path)) + '"'
 
 
-def deck_line(out, evaluated, tokenizer):
+def deck_line(out, evaluated, tokenizer, chats=False):
     eval_files = ', eval_files: ["val_*.bin"]' if evaluated else ""
     named = f", tokenizer: {quoted(out / 'tokenizer.json')}" if tokenizer else ""
-    return f'data: {{kind: tokens, root: {quoted(out)}, files: ["train_*.bin"]{eval_files}{named}}}'
+    answers = ", loss_mask: true, documents: apart" if chats else ""
+    return f'data: {{kind: tokens, root: {quoted(out)}, files: ["train_*.bin"]{eval_files}{named}{answers}}}'
 
 
 def number(kind, least, most=None):
@@ -534,7 +546,9 @@ def main():
     parser.add_argument("--tokenizer", type=pathlib.Path, help="a tokenizer.json to take instead of training one")
     parser.add_argument("--vocab", type=number(int, 257), default=32000, help="tokens of the tokenizer that is trained: 256 bytes, the end-of-text token, and merges")
     parser.add_argument("--train-mb", type=number(int, 1), default=256, help="MiB of text, at most, that it is trained on; less of text with very many different words")
-    parser.add_argument("--field", default="text", help="the field of a .jsonl line that holds the text")
+    parser.add_argument("--field", help="the field of a .jsonl line that holds the text, or with --chat the messages: text, or messages")
+    parser.add_argument("--chat", action="store_true", help="sources are conversations; marks their answers")
+    parser.add_argument("--chat-template", metavar="FILE", type=pathlib.Path, help="a Jinja template to render them by, instead of the tokenizer's own")
     parser.add_argument("--special", action="store_true", help="names of the tokenizer's special tokens inside texts become those tokens, as the marks of chats should")
     parser.add_argument("--val", metavar="SOURCE", action="append", default=[], help="sources of val_*.bin, for data.eval_files; not trained on, even if a SOURCE holds them")
     parser.add_argument("--val-fraction", type=number(float, 0, 1), default=0.0, 

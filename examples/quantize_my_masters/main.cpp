@@ -58,9 +58,8 @@ Tensor on_device(Device& device, const float* values, std::int64_t count) {
 void quantize_whole(Device& device, FormatId format, QuantizedMatrix w, const Tensor& values) {
   w.values = values;
   QuantizeTable table(format, {&w, 1});  // once, where weights keep their addresses
-  const Tensor memory = device.allocate(Category::weights, DType::u8, {table.bytes()});
-  device.upload(device.compute(), memory, table.image());
-  table.place(memory);
+  table.bind(device.allocate(Category::weights, DType::u8, {table.bytes()}));
+  device.upload(device.compute(), table);
   quantize(device.compute(), table);
 }
 

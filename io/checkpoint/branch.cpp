@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "io/checkpoint/folder.hpp"
+#include "io/checkpoint/phase.hpp"
 #include "io/files/access.hpp"
 #include "io/files/fault.hpp"
 #include "io/files/posix_file.hpp"
@@ -178,6 +179,13 @@ void settle_branch(const fs::path& run) {
   const std::optional<Branch> branch = under_way(run);
   if (!branch) return;
   branch->committed() ? finish(*branch) : take_back(*branch);
+}
+
+void settle_branch_after_save(const fs::path& run, Control& control) {
+  const PhaseNote note(control);
+  in_phase(control, Phase::aside, [&] {
+    if (control.rank() == 0) settle_branch(run);
+  });
 }
 
 }  // namespace tessera

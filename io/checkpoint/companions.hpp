@@ -15,7 +15,7 @@ inline constexpr const char* generation_config_file = "generation_config.json";
 inline constexpr const char* token_ids_file = "token_ids.json";
 
 /// The files that travel with weights unchanged, because they say how text becomes tokens, where a text ends and how a
-/// conversation is written: Hugging Face's, and token_ids_file.
+/// conversation is written. They are Hugging Face's, and token_ids_file.
 inline constexpr const char* companion_files[] = {
     tokenizer_file,    tokenizer_config_file, "special_tokens_map.json", "added_tokens.json",
     "vocab.json",      "merges.txt",          "tokenizer.model",         "chat_template.jinja",

@@ -170,7 +170,8 @@ void retire(const fs::path& run, const Retention& retention) {
       valid += known_valid(folder.path);
       continue;
     }
-    const bool kept = retention.keep_every > 0 && folder.step % retention.keep_every == 0;
+    const bool kept = (retention.keep_every > 0 && folder.step % retention.keep_every == 0) ||
+                      folder.step == retention.best;
     if (!kept) attempt(problems, [&] { remove_checkpoint(folder.path); });
   }
   problems.raise();

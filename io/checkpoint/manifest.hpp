@@ -6,7 +6,8 @@
 #include <string_view>
 #include <utility>
 
-#include "core/config/config.hpp"
+#include "core/config/sections/model.hpp"
+#include "core/config/sections/optimizer.hpp"
 #include "core/state/state_dict.hpp"
 #include "io/checkpoint/companions.hpp"
 

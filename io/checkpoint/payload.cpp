@@ -20,7 +20,7 @@ enum class Within { file, dataset };
 
 std::vector<Run> runs_of(Run slabs, Within limits) {
   const auto apart = [&](const Slab& a, const Slab& b) {
-    return a.end() != b.offset || (limits == Within::dataset && (a.tensor != b.tensor || a.part != b.part));
+    return a.end() != b.offset || (limits == Within::dataset && (a.tensor != b.tensor || a.dataset != b.dataset));
   };
   std::vector<Run> runs;
   while (!slabs.empty()) {
@@ -109,9 +109,12 @@ std::vector<Move> moves_of(const std::vector<Window>& windows) {
 
 }  // namespace
 
-void write_payload(const std::vector<Window>& windows, std::vector<PosixFile>& files, const SlabWork& work) {
-  constexpr std::size_t blocks = 4;  // while one task waits for the disk, others hand it what was written
-  Tasks writes(windows, Tasks::Side::behind, blocks, std::launch::async, [&](const Window& window, Block block) {
+void write_payload(const std::vector<Window>& windows, std::vector<PosixFile>& files, Calls calls,
+                   const SlabWork& work) {
+  // While one task waits for the disk, others hand it what was written.
+  const std::size_t blocks = calls == Calls::in_tasks ? 4 : 1;
+  const std::launch how = calls == Calls::in_tasks ? std::launch::async : std::launch::deferred;
+  Tasks writes(windows, Tasks::Side::behind, blocks, how, [&](const Window& window, Block block) {
     for (const Run run : runs_of(window.slabs, Within::file)) {
       const std::int64_t begin = run.front().offset;
       files[window.file].write(begin, window.at(block, begin), run.back().end() - begin);
@@ -143,7 +146,7 @@ void move_payload(const std::vector<Window>& windows, const StoredTensors& store
                   on == On::tasks ? std::launch::async : std::launch::deferred,
                   [&](const Window& window, Block own) { work_on(window, own, work); });
   });
-  const auto call = [&](const StoredTensor& tensor, std::size_t part, const Move* move) {
+  const auto call = [&](const StoredTensor& tensor, std::size_t dataset, const Move* move) {
     hdf5::ElementRange range{0, 0};
     std::byte* memory = nullptr;
     if (move && problems.empty())
@@ -152,18 +155,18 @@ void move_payload(const std::vector<Window>& windows, const StoredTensors& store
         const std::int64_t begin = move->run.front().offset, end = move->run.back().end();
         if (begin == window.begin) block = tasks->next();
         memory = window.at(block, begin);
-        range = {move->run.front().first - tensor.parts[part].first, (end - begin) / size_of(tensor.type)};
+        range = {move->run.front().first - tensor.datasets[dataset].first, (end - begin) / size_of(tensor.type)};
       });
     if (range.count == 0 && !files.ranks.collective(transfer)) return;
     const std::size_t index = file_index(tensor.slot);
-    files.files[index]->transfer(transfer, dataset_path(*files.files[index], tensor, part), range, memory);
+    files.files[index]->transfer(transfer, dataset_path(*files.files[index], tensor, dataset), range, memory);
     if (move && files.written) (*files.written)[index].send_up_to(move->run.back().end());
   };
   auto next = moves.cbegin();
   for (std::size_t t = 0; t < stored.size(); ++t)
-    for (std::size_t p = 0; stored[t] && p < stored[t]->parts.size(); ++p) {
+    for (std::size_t p = 0; stored[t] && p < stored[t]->datasets.size(); ++p) {
       const auto end = std::find_if(next, moves.cend(), [&](const Move& move) {
-        return move.run.front().tensor != t || move.run.front().part != p;
+        return move.run.front().tensor != t || move.run.front().dataset != p;
       });
       for (std::int64_t calls = files.ranks.most(transfer, end - next); calls > 0; --calls)
         attempt(problems, [&] { call(*stored[t], p, next == end ? nullptr : &*next++); });

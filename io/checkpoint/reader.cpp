@@ -57,20 +57,6 @@ void check_attributes(const hdf5::File& file, const Manifest& manifest) {
   });
 }
 
-/// The tensors of a file. They come from its index if the digest of its structure is as saved; otherwise every dataset
-/// is opened, and an error names the one that is damaged.
-std::vector<StoredTensor> tensors_in(const hdf5::File& file, const PosixFile& payload, const Manifest& manifest) {
-  const auto saved = manifest.structures.find(file.path().filename().string());
-  if (saved != manifest.structures.end()) try {
-      std::vector<StoredTensor> tensors = indexed_tensors(file, payload.size());
-      if (hex(structure_digest(payload, tensors)) == saved->second) return tensors;
-    } catch (const Error& error) {
-      if (error.code() == Exit::environment) throw;
-      // Else it is damage, like a digest that does not match: every dataset is opened below.
-    }
-  return tensors_of(file, payload.size());
-}
-
 }  // namespace
 
 Checkpoint::Checkpoint(const fs::path& folder) : folder_(folder) {
@@ -130,7 +116,10 @@ void Checkpoint::read_structure() {
   for (std::size_t i = 0; i < files_.size(); ++i) {
     const hdf5::File file = hdf5::File::open(folder_ / payload_files[i]);
     check_attributes(file, manifest_);
-    std::ranges::move(tensors_in(file, files_[i], manifest_), std::back_inserter(tensors_));
+    const auto saved = manifest_.structures.find(payload_files[i]);
+    std::ranges::move(tensors_of(file, files_[i], saved == manifest_.structures.end() ? std::nullopt
+                                                                                      : std::optional(saved->second)),
+                      std::back_inserter(tensors_));
   }
   check_digest();
 }
@@ -163,10 +152,10 @@ void Checkpoint::check_digest() const {
 
 void Checkpoint::read(const StoredTensor& tensor, std::int64_t first, std::int64_t count, void* to) const {
   const std::int64_t size = size_of(tensor.type);
-  for (const StoredTensor::Part& part : tensor.parts) {
-    const std::int64_t begin = std::max(first, part.first), end = std::min(first + count, part.first + part.count);
+  for (const StoredTensor::Dataset& dataset : tensor.datasets) {
+    const std::int64_t begin = std::max(first, dataset.first), end = std::min(first + count, dataset.end());
     if (begin < end)
-      files_[file_index(tensor.slot)].read(part.offset + (begin - part.first) * size,
+      files_[file_index(tensor.slot)].read(dataset.offset + (begin - dataset.first) * size,
                                            static_cast<std::byte*>(to) + (begin - first) * size, (end - begin) * size);
   }
 }
@@ -196,7 +185,7 @@ std::vector<std::string> Checkpoint::verify() const {
                                   own.empty() ? "bytes than were" : "structure than was"));
     else if (own.empty())
       continue;  // a derived file has no tensors of its own
-    else if (tensors_of(hdf5::File::open(path), payload.size()) != own)
+    else if (tensors_of(hdf5::File::open(path), payload) != own)
       wrong.push_back(path.string() + ": its datasets are not what its table says");
   }
   for (const StoredTensor& tensor : tensors_)

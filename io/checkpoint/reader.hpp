@@ -15,7 +15,7 @@
 namespace tessera {
 
 /// An opened checkpoint folder. Manifest, files' structure and tables have been checked against each other: by the
-/// digest of the structure, or dataset by dataset. Throws Error{file} that names what does not match, and
+/// digest of the structure, or dataset by dataset. Throws Error{file} that names what does not match. Throws
 /// Error{environment} with the file's name if something keeps it from being read now, which says nothing about it.
 class Checkpoint final : public TensorSource {
  public:
@@ -77,10 +77,10 @@ std::vector<std::string> misfits(const TensorSource& source, const std::vector<S
 /// misfits() must have found nothing. Throws as load() does. Collective over the world.
 void load_weights(const TensorSource& source, StateDict& state, Device& device, Control& control);
 
-/// Loads tensors and counters of `state` from a checkpoint, whatever ranks and expert layout wrote it. Strict: missing,
+/// Loads tensors and counters of `state` from a checkpoint, whatever ranks and expert layout wrote it. Strict. Missing,
 /// extra, misshapen or mistyped tensors, and missing, extra or mistyped counters of the rules, are one Error{file} with
-/// a line each, before anything is read. Payload that does not match its digest is an Error{file} too. All ranks throw
-/// alike. Collective over the world.
+/// a line each. It comes before anything is read. Payload that does not match its digest is an Error{file} too. All
+/// ranks throw alike. Collective over the world.
 void load(const Checkpoint& checkpoint, StateDict& state, Device& device, Control& control);
 
 /// Why a folder is no sound checkpoint, payload not read; empty: it is sound. Throws Error{environment} if it cannot be
@@ -90,7 +90,7 @@ std::string why_invalid(const std::filesystem::path& folder);
 /// why_invalid().
 std::string reason_not_resumable(const std::filesystem::path& folder);
 
-/// `path` itself if it is a step folder, else the newest valid step of a run directory; says on stderr which later ones
+/// `path` itself if it is a step folder, else the newest valid step of a run directory. Says on stderr which later ones
 /// it passes over, and why. Throws Error{file}, and as why_invalid().
 std::filesystem::path find_checkpoint(const std::filesystem::path& path);
 

@@ -26,7 +26,7 @@ std::int64_t bytes_of(std::span<const StateTensor> tensors) {
   return bytes;
 }
 
-/// Bytes that this user may write on the disk of a folder, or of the nearest one above it that is there; nothing if the
+/// Bytes that this user may write on the disk of a folder, or of the nearest one above it that is there. Nothing if the
 /// file system does not tell.
 std::optional<std::int64_t> free_at(fs::path folder) {
   folder = fs::absolute(folder).lexically_normal();

@@ -25,9 +25,9 @@ struct PlannedSaves {
 };
 
 /// What the disk has no room for, of checkpoints of these tensors, counting that retention removes older ones only
-/// after a newer one is whole: the next, or as many as checkpoint.keep_last keeps beside the one that is written. Those
-/// that checkpoint.keep_every collects are a warning on stderr, since they may be moved away meanwhile. A quota that
-/// the file system does not tell is met only by writing. Local.
+/// after a newer one is whole. Asked of the next, or of as many as checkpoint.keep_last keeps beside the one that is
+/// written. Those that checkpoint.keep_every collects are a warning on stderr, since they may be moved away meanwhile.
+/// A quota that the file system does not tell is met only by writing. Local.
 Problems problems_with_room(const PlannedSaves& saves, std::span<const StateTensor> tensors);
 
 }  // namespace tessera

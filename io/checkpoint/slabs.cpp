@@ -22,12 +22,12 @@ std::vector<Window> windows_of(const std::vector<StateTensor>& held, const Store
   std::vector<Window> windows;
   for (std::size_t i = 0; i < held.size(); ++i)
     for (const StateRange& range : held[i].ranges)
-      for (std::size_t p = 0; stored[i] && p < stored[i]->parts.size(); ++p) {
-        const StoredTensor::Part& part = stored[i]->parts[p];
+      for (std::size_t p = 0; stored[i] && p < stored[i]->datasets.size(); ++p) {
+        const StoredTensor::Dataset& dataset = stored[i]->datasets[p];
         const std::int64_t size = size_of(stored[i]->type),
-                           end = std::min(range.first + range.values.elements(), part.first + part.count);
-        for (std::int64_t at = std::max(range.first, part.first), count = 0; at < end; at += count) {
-          const std::int64_t offset = part.offset + (at - part.first) * size;
+                           end = std::min(range.first + range.values.elements(), dataset.end());
+        for (std::int64_t at = std::max(range.first, dataset.first), count = 0; at < end; at += count) {
+          const std::int64_t offset = dataset.offset + (at - dataset.first) * size;
           count = std::min(ceil_div(slab_bytes - offset % slab_bytes, size), end - at);
           const Slab slab{i, p, at, range.values.flat(at - range.first, count), offset, count * size};
           const std::size_t file = file_index(stored[i]->slot);

@@ -9,10 +9,10 @@
 
 namespace tessera {
 
-/// The unit of payload that moves between memory and files: neighbouring elements of one part of a stored tensor, few
-/// enough to stay in the cache between their copy and their digest.
+/// The unit of payload that moves between memory and files. It is neighbouring elements of one dataset of a stored
+/// tensor, few enough to stay in the cache between their copy and their digest.
 struct Slab {
-  std::size_t tensor, part;    ///< tensor: index among the stored ones
+  std::size_t tensor, dataset;  ///< tensor: index among the stored ones
   std::int64_t first;          ///< number of its first element in the canonical tensor
   Tensor values;               ///< in the state's memory
   std::int64_t offset, bytes;  ///< in the file

@@ -45,7 +45,7 @@ void Snapshot::take(const StateDict& state) {
   for (std::size_t i = 0; i < copy_.tensors.size(); ++i)
     for (StateRange& range : copy_.tensors[i].ranges) {
       const Tensor live = range.values;
-      range.values.data = at;
+      range.values.data = at;  // mutation: live_state_is_written
       at += round_up(live.bytes(), alignment);
       device_.fetch(saves, range.values.data, live);
       if (!digests_.empty())

@@ -14,8 +14,6 @@ inline constexpr const char* optimizer_file = "optimizer.h5";
 inline constexpr const char* quantized_file = "quantized.h5";  ///< made from model_file; holds no tensor of the state
 inline constexpr const char* deck_file = "deck.yaml";
 inline constexpr const char* manifest_file = "manifest.json";
-inline constexpr const char* integrity_table = "/integrity/table";
-inline constexpr const char* integrity_places = "/integrity/places";
 
 /// The files with payload, and the index of the one that holds a slot.
 inline constexpr const char* payload_files[] = {model_file, optimizer_file};

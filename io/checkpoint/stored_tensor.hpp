@@ -1,22 +1,25 @@
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "core/config/choices.hpp"
 #include "core/state/state_dict.hpp"
+#include "io/checkpoint/integrity_table.hpp"
 #include "io/files/posix_file.hpp"
 #include "io/hdf5/file.hpp"
 
 namespace tessera {
 
-/// A tensor of a checkpoint in canonical shape, wherever its parts lie.
+/// A tensor of a checkpoint in canonical shape, and the datasets that hold it.
 struct StoredTensor {
   /// A dataset of the file: the whole tensor, or one of its experts.
-  struct Part {
+  struct Dataset {
     std::int64_t first, count;  ///< elements of the canonical tensor
     std::int64_t offset;        ///< bytes in the file
-    bool operator==(const Part&) const = default;
+    std::int64_t end() const { return first + count; }
+    bool operator==(const Dataset&) const = default;
   };
   std::string slot, name;
   Shape shape;
@@ -24,7 +27,7 @@ struct StoredTensor {
   std::string axes;
   std::uint64_t digest = 0;
   std::string tied_to;      ///< the other name under which the model uses it, or empty
-  std::vector<Part> parts;  ///< ascending, without gaps
+  std::vector<Dataset> datasets;  ///< ascending, without gaps
 
   std::string path() const { return "/" + slot + "/" + name; }
   bool operator==(const StoredTensor&) const = default;
@@ -34,25 +37,24 @@ struct StoredTensor {
 inline bool by_expert(const StateTensor& tensor, ExpertWeights experts) {
   return tensor.role == Role::expert && experts == ExpertWeights::discrete;
 }
-/// The stored form of a state's tensor, without digest and places.
+/// The stored form of a state's tensor, without digest and offsets.
 StoredTensor planned(const StateTensor& tensor, ExpertWeights experts);
 
-/// The path of a part's dataset.
-std::string dataset_path(const hdf5::File& file, const StoredTensor& tensor, std::size_t part);
+/// The path of a tensor's dataset, by its number among them.
+std::string dataset_path(const hdf5::File& file, const StoredTensor& tensor, std::size_t dataset);
 
 /// Whether a file's attributes say that it belongs to a checkpoint.
 bool is_of_checkpoint(const hdf5::File& file);
 
 /// The row of the integrity table that describes a tensor.
-hdf5::TableRow row_of(const StoredTensor& tensor);
+IntegrityRow row_of(const StoredTensor& tensor);
 
-/// The tensors that a file's table names. Every dataset is opened and must lie within the file's `bytes`. Throws
-/// Error{file} if table and datasets do not account for each other.
-std::vector<StoredTensor> tensors_of(const hdf5::File& file, std::int64_t bytes);
-
-/// The same tensors from the table and the index of places alone: no dataset is opened. To be trusted only if the
-/// structure's digest is the manifest's. Throws if the table describes no possible tensors.
-std::vector<StoredTensor> indexed_tensors(const hdf5::File& file, std::int64_t bytes);
+/// The tensors that a file's table names; `payload` is the same file. If the digest of its structure is the one that
+/// the manifest has `saved`, the file's index tells where they lie. Otherwise every dataset is opened, and an error
+/// names the one that is damaged. Throws Error{file} if table and datasets do not account for each other, or if a
+/// tensor reaches beyond the file. Throws Error{environment} if it cannot be read now.
+std::vector<StoredTensor> tensors_of(const hdf5::File& file, const PosixFile& payload,
+                                     const std::optional<std::string>& saved = std::nullopt);
 
 /// The digest of a tensor's bytes as they lie in the file. Reads all of them.
 std::uint64_t digest_in(const PosixFile& file, const StoredTensor& tensor);

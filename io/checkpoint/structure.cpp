@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "io/checkpoint/integrity_table.hpp"
 #include "io/checkpoint/storage.hpp"
 #include "io/files/posix_file.hpp"
 #include "io/files/text_file.hpp"
@@ -21,10 +22,10 @@ namespace {
 void add_tensor(hdf5::File& file, const StateTensor& held, ExpertWeights experts, StoredTensor& stored) {
   const bool apart = by_expert(held, experts);
   const Shape shape = apart ? Shape{held.shape[1], held.shape[2]} : held.shape;
-  for (std::size_t part = 0; part < stored.parts.size(); ++part) {
-    const auto expert = static_cast<std::int64_t>(part);
+  for (std::size_t dataset = 0; dataset < stored.datasets.size(); ++dataset) {
+    const auto expert = static_cast<std::int64_t>(dataset);
     const std::string path = apart ? expert_path(held.path(), expert) : held.path();
-    stored.parts[part].offset = file.add_dataset(path, shape, held.type).offset;
+    stored.datasets[dataset].offset = file.add_dataset(path, shape, held.type).offset;
     file.set(path, "axes", axes_of(held.role, shape.rank()));
     file.set(path, "role", name_of_role(held.role));
     if (!stored.tied_to.empty()) file.set(path, "tied_to", stored.tied_to);
@@ -81,7 +82,7 @@ CheckpointFiles::CheckpointFiles(fs::path folder, std::size_t count, const State
     const StoredTensor& stored = tensors.emplace_back(planned(held, origin.experts));
     File& file = files_.at(file_index(held.slot));
     file.tensors.push_back(tensors.size() - 1);
-    file.datasets += stored.parts.size();
+    file.datasets += stored.datasets.size();
     file.width = std::max(file.width, (std::max(held.path().size(), held.tied_to.size()) / 8 + 1) * 8);
   }
 }
@@ -126,7 +127,7 @@ void CheckpointFiles::lay_out(const hdf5::Parallel& parallel) {
     hdf5::File& out = file.open.emplace(hdf5::File::open_to_write(file.path, parallel, datasets));
     for (const char* group : {"/counters", "/schedule", "/data", "/rng", "/integrity", "/provenance"})
       out.add_groups(group);
-    out.add_table(integrity_table, file.tensors.size(), file.width);
+    add_integrity_table(out, file.tensors.size(), file.width);
     out.add_numbers(integrity_places, file.datasets);
     std::string slot;
     for (const std::size_t i : file.tensors) {
@@ -159,13 +160,14 @@ void CheckpointFiles::take_digests(std::span<const std::uint64_t> digests) {
 void CheckpointFiles::describe() {
   for (File& file : files_) {
     hdf5::File& out = file.open.emplace(hdf5::File::open_to_write(file.path, hdf5::Parallel::alone()));
-    std::vector<hdf5::TableRow> rows;
+    std::vector<IntegrityRow> rows;
     std::vector<std::uint64_t> places;
     for (const std::size_t i : file.tensors) {
       rows.push_back(row_of(tensors[i]));
-      for (const StoredTensor::Part& part : tensors[i].parts) places.push_back(static_cast<std::uint64_t>(part.offset));
+      for (const StoredTensor::Dataset& dataset : tensors[i].datasets)
+        places.push_back(static_cast<std::uint64_t>(dataset.offset));
     }
-    out.write_table(integrity_table, rows, file.width);
+    write_integrity_rows(out, rows, file.width);
     out.write_numbers(integrity_places, places);
     StateCounters::visit(state_.counters, [&](const std::string& path, auto value) {
       const std::size_t slash = path.rfind('/');

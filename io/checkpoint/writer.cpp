@@ -10,10 +10,10 @@
 #include <utility>
 #include <vector>
 
-#include "io/checkpoint/branch.hpp"
 #include "io/checkpoint/elements.hpp"
 #include "io/checkpoint/folder.hpp"
 #include "io/checkpoint/payload.hpp"
+#include "io/checkpoint/phase.hpp"
 #include "io/checkpoint/room.hpp"
 #include "io/checkpoint/storage.hpp"
 #include "io/files/fault.hpp"
@@ -27,32 +27,6 @@ namespace tessera {
 
 namespace fs = std::filesystem;
 using fault::Phase;
-
-namespace {
-
-/// Clears the phase that the watchdog's reports quote (Control::about), however a save ends.
-struct Told {
-  Control& control;
-  ~Told() { control.about(""); }
-};
-
-void about(Control& control, Phase phase) { control.about(fmt::format("a checkpoint's {}", fault::name_of(phase))); }
-
-void enter(Control& control, Phase phase) {
-  about(control, phase);
-  fault::enter(phase);
-}
-
-/// Runs `work` of one phase. An exception of one rank becomes an error of all. Collective over the world.
-template <class Work>
-void in_phase(Control& control, Phase phase, const Work& work) {
-  enter(control, phase);
-  Problems problems;
-  attempt(problems, work);
-  control.agree(problems);
-}
-
-}  // namespace
 
 /// One save, phase by phase. Collective over the world, unless marked Local.
 class CheckpointWriter::Save {
@@ -76,7 +50,7 @@ class CheckpointWriter::Save {
   /// Runs `work`; if it fails, removes the folder, so that the save leaves nothing behind.
   template <class Work>
   void guarded(const Work& work) {
-    const Told told{control_};
+    const PhaseNote note(control_);
     try {
       work();
     } catch (const Error&) {
@@ -106,9 +80,9 @@ class CheckpointWriter::Save {
     in_phase(control_, Phase::payload, [&] {
       clear(writer_.device_.compute(), state_.digests);
       begin_sums();
-      writer_.parallel_ ? write_payload_parallel() : write_payload();
+      writer_.parallel_ ? write_by_hdf5() : write_by_system_calls();
       sync();
-      enter(control_, Phase::vote);
+      enter_phase(control_, Phase::vote);
     });
     refuse_non_finite();
     if (on_gpu()) writer_.device_.download(writer_.device_.compute(), digests_.data(), state_.digests);
@@ -125,7 +99,7 @@ class CheckpointWriter::Save {
 
   /// Asynchronous saves: waits for the thread and begins the next stage. Returns true once the save is committed.
   bool go_on() {
-    about(control_, thread_phase());
+    note_phase(control_, thread_phase());
     snapshot_->wait();
     write_once_copied();
     control_.agree(thread_.get());
@@ -197,11 +171,11 @@ class CheckpointWriter::Save {
     std::atomic_ref(non_finite_[slab.tensor]) += non_finite(elements, values.type, values.elements());
   }
 
-  /// Copies a slab to host memory and examines the copy. A GPU takes the digest before, so that it covers transfer,
-  /// host memory and file.
+  /// Copies a slab to `to` in host memory and examines the copy. Where the slab lies on a GPU, that takes the digest
+  /// before, so that it covers transfer, host memory and file.
   void copy(const Slab& slab, std::byte* to) {
     const Tensor& values = slab.values;
-    if (on_gpu()) {
+    if (on_gpu() && !snapshot_) {
       Stream& stream = writer_.device_.compute();
       digest(stream, state_.digests.as<std::uint64_t>() + slab.tensor, values, static_cast<std::uint64_t>(slab.first));
       writer_.device_.download(stream, to, values);
@@ -211,14 +185,16 @@ class CheckpointWriter::Save {
     examine(slab, to);
   }
 
-  void write_payload() {
+  /// Writes this rank's payload by the system's own calls. Local.
+  void write_by_system_calls() {
     const StoredTensors stored = files_->stored();
     std::vector<PosixFile> files = files_->open(PosixFile::Mode::payload);
-    tessera::write_payload(windows_of(state_.tensors, stored), files,
-                           [this](const Slab& slab, std::byte* to) { copy(slab, to); });
+    write_payload(windows_of(state_.tensors, stored), files, snapshot_ ? Calls::on_calling_thread : Calls::in_tasks,
+                  [this](const Slab& slab, std::byte* to) { copy(slab, to); });
   }
 
-  void write_payload_parallel() {
+  /// Writes it by HDF5, together with the other ranks.
+  void write_by_hdf5() {
     StoredTensors stored;
     std::vector<PosixFile> files;
     std::vector<Window> windows;
@@ -301,18 +277,12 @@ class CheckpointWriter::Save {
     });
   }
 
-  /// Writes this rank's part of the snapshot, in a thread, without HDF5. Local.
+  /// Writes this rank's part of the snapshot, in a thread. Local.
   void write_snapshot() {
     fault::enter(Phase::payload);
     begin_sums();
     std::ranges::copy(snapshot_->digests(), digests_.begin());
-    const StoredTensors stored = files_->stored();
-    std::vector<PosixFile> files = files_->open(PosixFile::Mode::write);
-    for (const Window& window : windows_of(state_.tensors, stored))
-      for (const Slab& slab : window.slabs) {
-        examine(slab, slab.values.data);
-        files[window.file].write(slab.offset, slab.values.data, slab.bytes);
-      }
+    write_by_system_calls();
     sync();
   }
 
@@ -345,7 +315,7 @@ std::string CheckpointWriter::save(const fs::path& run, const StateDict& state, 
   return save.content_digest();
 }
 
-void CheckpointWriter::begin(const fs::path& run, const StateDict& state, const Origin& origin, Snapshot& snapshot) {
+void CheckpointWriter::start(const fs::path& run, const StateDict& state, const Origin& origin, Snapshot& snapshot) {
   require(!under_way_ && !parallel_ && !derived_, "CheckpointWriter", "no such save can begin");
   snapshot.take(state);  // first, so that a GPU copies while files are made
   auto save = std::make_unique<Save>(*this, run, snapshot.state(), origin, &snapshot);
@@ -354,32 +324,31 @@ void CheckpointWriter::begin(const fs::path& run, const StateDict& state, const 
   under_way_->write_once_copied();
 }
 
-bool CheckpointWriter::ready() {
-  const Told told{control_};
-  about(control_, under_way_->thread_phase());
+std::optional<std::string> CheckpointWriter::poll() {
+  return under_way_ && stage_done() ? next_stage() : std::nullopt;
+}
+
+std::optional<std::string> CheckpointWriter::close() {
+  std::optional<std::string> digest;
+  while (under_way_ && !digest) digest = next_stage();
+  return digest;
+}
+
+/// Whether the threads of all ranks are done, so that next_stage() would not wait.
+bool CheckpointWriter::stage_done() {
+  const PhaseNote note(control_, under_way_->thread_phase());
   under_way_->write_once_copied();
   return control_.max(under_way_->done() ? 0 : 1) == 0;
 }
 
-std::optional<std::string> CheckpointWriter::advance() {
+/// Waits for the threads and begins the next stage. Returns the content digest once the save is committed.
+std::optional<std::string> CheckpointWriter::next_stage() {
   std::unique_ptr<Save> save = std::move(under_way_);
   bool committed = false;
   save->guarded([&] { committed = save->go_on(); });
   if (committed) return save->content_digest();
   under_way_ = std::move(save);
   return std::nullopt;
-}
-
-std::string CheckpointWriter::finish() {
-  for (;;)
-    if (const std::optional<std::string> digest = advance()) return *digest;
-}
-
-void CheckpointWriter::set_aside(const fs::path& run) {
-  const Told told{control_};
-  in_phase(control_, Phase::aside, [&] {
-    if (control_.rank() == 0) settle_branch(run);
-  });
 }
 
 }  // namespace tessera

@@ -22,42 +22,38 @@ struct DerivedFile {
   std::function<void(const std::filesystem::path& folder, int rank, int ranks)> fill;
 };
 
-/// Writes the checkpoints of one run in the form of FORMAT.md, complete or not at all. One per rank.
+/// Writes the checkpoints of one run in the form of FORMAT.md, complete or not at all. save() waits; start(), poll()
+/// and close() write while training goes on. If any rank fails, all throw the same Error; nothing of this save remains,
+/// and every older checkpoint does. One per rank. Collective over the world, except where a function says Local.
 class CheckpointWriter {
  public:
   /// `parallel` not null: all ranks make datasets and write payload by HDF5 and MPI-IO. Null: rank 0 makes datasets,
   /// and every rank writes its payload by the system's own calls. The files are the same.
   CheckpointWriter(Device& device, Control& control, const hdf5::Parallel* parallel = nullptr,
                    std::optional<DerivedFile> derived = {});
-  /// Waits for a save under way, which then leaves no checkpoint.
+  /// Waits for a save under way, which then leaves no checkpoint. Local.
   ~CheckpointWriter();
 
   /// Saves `state` as step_N of `run` and returns its content digest. Waits for the device and the disk; takes 8 MiB
-  /// of host memory meanwhile. If any rank fails, all throw the same Error, nothing of this save remains, and every
-  /// older checkpoint does. Collective over the world.
+  /// of host memory meanwhile.
   std::string save(const std::filesystem::path& run, const StateDict& state, const Origin& origin);
 
-  /// Begins an asynchronous save: makes the files' structure and copies the state to `snapshot`, which a thread of each
-  /// rank writes by the system's own calls while training goes on. One save at a time, without `parallel` and derived
-  /// file; files' structure and `snapshot` must not be changed by anybody until the save has ended. Collective over the
-  /// world.
-  void begin(const std::filesystem::path& run, const StateDict& state, const Origin& origin, Snapshot& snapshot);
-  bool under_way() const { return under_way_ != nullptr; }  ///< equal on all ranks. Local.
-  /// Whether the threads of all ranks are done, so that advance() would not wait. Only while a save is under way.
-  /// Collective over the world: one all-reduce of an integer.
-  bool ready();
-  /// Waits for the threads and begins the next stage of the save. Returns the content digest once it is committed,
-  /// which ends the save. Throws as save() does, which ends it too. Collective over the world.
-  std::optional<std::string> advance();
-  /// Advances to the end of the save. Collective over the world.
-  std::string finish();
-
-  /// Called after a save: sets aside what a branch leaves behind (settle_branch). If rank 0 fails, all throw the same
-  /// Error, and the next save or the next start of a run does it instead. Collective over the world.
-  void set_aside(const std::filesystem::path& run);
+  /// Begins a save that a thread of each rank writes while training goes on. Makes the files' structure and copies the
+  /// state to `snapshot`, which stays untouched until the save has ended. For a writer without `parallel` and derived
+  /// file, while no save is under way.
+  void start(const std::filesystem::path& run, const StateDict& state, const Origin& origin, Snapshot& snapshot);
+  /// Whether a save that start() began has not ended; equal on all ranks. Local.
+  bool under_way() const { return under_way_ != nullptr; }
+  /// Takes the save under way as far as it gets without waiting, at the price of one all-reduce of an integer. Returns
+  /// the content digest if that commits it; nothing if it goes on, or if none is under way.
+  std::optional<std::string> poll();
+  /// Waits for the save under way and returns its content digest; nothing if none is under way.
+  std::optional<std::string> close();
 
  private:
   class Save;
+  bool stage_done();
+  std::optional<std::string> next_stage();
 
   Device& device_;
   Control& control_;

@@ -18,8 +18,8 @@ namespace fs = std::filesystem;
 
 std::unique_ptr<ModelReader> source_of(const ConvertOptions& options) {
   if (is_hf_folder(options.from)) return read_hf_folder(options.from);
-  const Extent extent = options.target == Target::safetensors ? Extent::weights : options.extent;
-  return read_checkpoint(find_checkpoint(options.from), extent);
+  const bool weights = options.target == Target::safetensors || options.upcycling;
+  return read_checkpoint(find_checkpoint(options.from), weights ? Extent::weights : options.extent);
 }
 
 /// Facts of the model to write: the source's, with the layout and types of `options` and this program as origin.
@@ -62,7 +62,8 @@ std::unique_ptr<ModelWriter> target_of(const ConvertOptions& options, const Mode
 }  // namespace
 
 ConvertReport convert_checkpoint(const ConvertOptions& options) {
-  const std::unique_ptr<ModelReader> source = source_of(options);
+  std::unique_ptr<ModelReader> source = source_of(options);
+  if (options.upcycling) source = upcycled(std::move(source), *options.upcycling);
   const ModelFacts facts = facts_of(options, source->facts());
   const std::unique_ptr<ModelWriter> target = target_of(options, facts);
   ConvertReport report;

@@ -6,15 +6,12 @@
 #include <vector>
 
 #include "io/convert/stored_model.hpp"
+#include "io/convert/upcycle.hpp"
 
 namespace tessera {
 
 /// The format that a conversion writes.
-enum class Target { tessera, safetensors };
-template <>
-struct Names<Target> {
-  static constexpr Name<Target> table[] = {{Target::tessera, "tessera"}, {Target::safetensors, "safetensors"}};
-};
+TESSERA_CHOICE(Target, tessera, safetensors);
 
 /// Options of `tessera checkpoint convert`.
 struct ConvertOptions {
@@ -23,6 +20,7 @@ struct ConvertOptions {
   std::optional<ExpertWeights> experts;  ///< expert layout in the new files; empty: as in the source
   std::optional<DType> type;  ///< type of the weights, f32 or bf16; empty: f32 for tessera, as stored for safetensors
   Extent extent = Extent::all;
+  std::optional<Upcycling> upcycling;  ///< what a dense model becomes; then its weights alone are read
   Target target = Target::tessera;
   std::int64_t shard_bytes = 5'000'000'000;  ///< largest size of one safetensors file
   Origin program;                            ///< version, git_sha, libraries, command_line and hosts of this conversion

@@ -4,6 +4,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 
+#include "core/config/config.hpp"
 #include "io/convert/hf_names.hpp"
 
 namespace tessera {
@@ -18,8 +19,8 @@ struct ForeignModel {
   std::int64_t window = 0;  ///< the length of its attention windows, if sequences beyond it would need them; 0: none
 };
 
-/// Reads the model that a Hugging Face config.json describes. Strict: throws Error{file} that lists all keys which are
-/// unknown here and may matter, or that ask for something that this program's models do not do.
+/// Reads the model that a Hugging Face config.json describes. Strict. Throws Error{file} that lists all keys which are
+/// unknown here and may matter, or ask for something that this program's models do not do.
 ForeignModel read_hf_config(const std::filesystem::path& path);
 
 /// The family that can express a model. Throws Error{file} that lists every key which no family supports; `whose`

@@ -71,7 +71,7 @@ const std::byte* at(const void* elements, std::int64_t index, DType type) {
 }
 
 /// A tensor and the shard that holds it.
-struct Held {
+struct ShardTensor {
   std::size_t file;
   SourceTensor tensor;
 };
@@ -100,31 +100,31 @@ class Shards {
     }
     for (const std::string& name : names) open(name);
     for (const auto& [tensor, name] : index["weight_map"].items())
-      if (!held_.contains(tensor))
+      if (!tensors_.contains(tensor))
         throw Error(Exit::file, fmt::format("{}: {}: {} has no such tensor", path.string(), tensor, name.dump()));
   }
 
   /// Finds a tensor by its name, or by its name in a folder of a model without head ("wte.weight"); null if absent.
-  const Held* find(const std::string& name) const {
+  const ShardTensor* find(const std::string& name) const {
     for (const std::string& one : {name, name.substr(name.find('.') + 1)})
-      if (const auto found = held_.find(one); found != held_.end()) return &found->second;
+      if (const auto found = tensors_.find(one); found != tensors_.end()) return &found->second;
     return nullptr;
   }
-  const std::map<std::string, Held>& all() const { return held_; }
+  const std::map<std::string, ShardTensor>& all() const { return tensors_; }
   const PosixFile& file(std::size_t index) const { return files_[index]; }
 
  private:
   void open(const std::string& name) {
     for (SourceTensor& tensor : list_safetensors(folder_ / name)) {
       const std::string key = tensor.name;
-      if (!held_.emplace(key, Held{files_.size(), std::move(tensor)}).second)
+      if (!tensors_.emplace(key, ShardTensor{files_.size(), std::move(tensor)}).second)
         throw Error(Exit::file, (folder_ / name).string() + ": " + key + " is in another file too");
     }
     files_.emplace_back(folder_ / name, PosixFile::Mode::read);
   }
 
   fs::path folder_;
-  std::map<std::string, Held> held_;
+  std::map<std::string, ShardTensor> tensors_;
   std::vector<PosixFile> files_;
 };
 
@@ -145,24 +145,24 @@ class HfReader final : public ModelReader {
     Problems problems;
     std::set<std::string> used;
     for (StateTensor& tensor : facts_.tensors) place(tensor, used, problems);
-    for (const auto& [name, held] : shards_.all())
+    for (const auto& [name, source] : shards_.all())
       if (!used.contains(name) && !is_redundant(foreign_.family, facts_.model, name))
         problems.add(Exit::file, fmt::format("{}: extra: {} {} is no tensor of this {}", folder.string(), name,
-                                             held.tensor.shape.text(), name_of(foreign_.family)));
+                                             source.tensor.shape.text(), name_of(foreign_.family)));
     problems.raise();
     config.precision.compute = compute_of(facts_.tensors);
     facts_.origin.deck =
         fmt::format("# Made from {}: its model section describes the weights, the rest is for a run to say.\n",
                     (folder / hf_config_file).string()) +
         resolved_text({config, {}});
-    if (const Held* head = shards_.find("lm_head.weight"); head && facts_.model.tied_head) require_tied(*head);
+    if (const ShardTensor* head = shards_.find("lm_head.weight"); head && facts_.model.tied_head) require_tied(*head);
   }
 
   const ModelFacts& facts() const override { return facts_; }
 
   void read(std::size_t index, std::int64_t first, std::int64_t count, void* to) override {
     const DType type = facts_.tensors[index].type;
-    for (const Piece& piece : pieces_[index]) {
+    for (const ReadPiece& piece : pieces_[index]) {
       const std::int64_t begin = std::max(first, piece.place.first), stop = std::min(first + count, piece.place.end());
       if (begin < stop) load(piece, begin - piece.place.first, stop - begin, at(to, begin - first, type), type);
     }
@@ -170,15 +170,15 @@ class HfReader final : public ModelReader {
   void finish(std::size_t) override {}  // the format has no digests
 
  private:
-  struct Piece {
+  struct ReadPiece {
     ForeignPiece place;
-    const Held* held;
+    const ShardTensor* source;
   };
 
   /// Throws Error{file} if a head that the configuration ties to the embedding has other values than it.
-  void require_tied(const Held& head) {
+  void require_tied(const ShardTensor& head) {
     constexpr std::int64_t most = std::int64_t{1} << 20;  // elements compared at a time
-    const Piece& table = pieces_.front().front();
+    const ReadPiece& table = pieces_.front().front();
     bool differs = head.tensor.shape != table.place.shape || !head.tensor.unreadable.empty();
     std::vector<float> one, other;
     for (std::int64_t first = 0; first < table.place.shape.elements() && !differs; first += most) {
@@ -186,7 +186,7 @@ class HfReader final : public ModelReader {
       one.resize(static_cast<std::size_t>(count));
       other.resize(static_cast<std::size_t>(count));
       fetch(head, first, count, one.data(), DType::f32);
-      fetch(*table.held, first, count, other.data(), DType::f32);
+      fetch(*table.source, first, count, other.data(), DType::f32);
       differs = std::memcmp(one.data(), other.data(), one.size() * sizeof(float)) != 0;
     }
     if (differs)
@@ -197,16 +197,16 @@ class HfReader final : public ModelReader {
   }
 
   void place(StateTensor& tensor, std::set<std::string>& used, Problems& problems) {
-    std::vector<Piece>& pieces = pieces_.emplace_back();
+    std::vector<ReadPiece>& pieces = pieces_.emplace_back();
     const auto complain = [&](const std::string& what) { problems.add(Exit::file, folder_.string() + ": " + what); };
     bool narrow = true;
     for (ForeignPiece& piece : pieces_in(foreign_.family, facts_.model, tensor)) {
-      const Held* const held = shards_.find(piece.name);
-      if (!held) {
+      const ShardTensor* const source = shards_.find(piece.name);
+      if (!source) {
         complain("missing: " + piece.name);
         continue;
       }
-      const SourceTensor& found = held->tensor;
+      const SourceTensor& found = source->tensor;
       used.insert(found.name);
       if (!found.unreadable.empty())
         complain(fmt::format("type: {} is {}; fp32, fp16 and bf16 are read", found.name, found.unreadable));
@@ -216,29 +216,29 @@ class HfReader final : public ModelReader {
         complain(fmt::format("shape: {} is {}, and its configuration says {}", found.name, found.shape.text(),
                              piece.shape.text()));
       narrow = narrow && found.type == DType::bf16;
-      pieces.push_back({std::move(piece), held});
+      pieces.push_back({std::move(piece), source});
     }
-    tensor.type = narrow ? DType::bf16 : DType::f32;
+    tensor.type = narrow && !is_counted(tensor.role) ? DType::bf16 : DType::f32;
   }
 
   /// Reads consecutive elements of a tensor as its file holds them, from element `first` on.
-  void fetch(const Held& held, std::int64_t first, std::int64_t count, void* to, DType type) {
-    const PosixFile& file = shards_.file(held.file);
-    if (held.tensor.type == type) return read_elements(file, held.tensor, first, count, to);
+  void fetch(const ShardTensor& source, std::int64_t first, std::int64_t count, void* to, DType type) {
+    const PosixFile& file = shards_.file(source.file);
+    if (source.tensor.type == type) return read_elements(file, source.tensor, first, count, to);
     narrow_.resize(static_cast<std::size_t>(count));
-    read_elements(file, held.tensor, first, count, narrow_.data());
-    convert_elements(to, type, narrow_.data(), held.tensor.type, count);
+    read_elements(file, source.tensor, first, count, narrow_.data());
+    convert_elements(to, type, narrow_.data(), source.tensor.type, count);
   }
 
-  void load(const Piece& piece, std::int64_t first, std::int64_t count, void* to, DType type) {
-    if (piece.place.orientation == Orientation::as_is) return fetch(*piece.held, first, count, to, type);
+  void load(const ReadPiece& piece, std::int64_t first, std::int64_t count, void* to, DType type) {
+    if (piece.place.orientation == Orientation::as_is) return fetch(*piece.source, first, count, to, type);
     const std::int64_t width = piece.place.shape[0], height = piece.place.shape[1];
     each_rectangle(first, count, width, [&](auto row, auto rows, auto column, auto columns) {
       lines_.resize(static_cast<std::size_t>(strip * rows * size_of(type)));
       for (std::int64_t c = 0; c < columns; c += strip) {
         const std::int64_t some = std::min(strip, columns - c);
         for (std::int64_t i = 0; i < some; ++i)
-          fetch(*piece.held, (column + c + i) * height + row, rows, at(lines_.data(), i * rows, type), type);
+          fetch(*piece.source, (column + c + i) * height + row, rows, at(lines_.data(), i * rows, type), type);
         transpose(type, at(to, row * width + column + c - first, type), width, lines_.data(), rows, rows, some);
       }
     });
@@ -248,7 +248,7 @@ class HfReader final : public ModelReader {
   ForeignModel foreign_;
   Shards shards_;
   ModelFacts facts_;
-  std::vector<std::vector<Piece>> pieces_;  ///< by canonical tensor
+  std::vector<std::vector<ReadPiece>> pieces_;  ///< by canonical tensor
   std::vector<std::uint16_t> narrow_;
   std::vector<std::byte> lines_;
 };
@@ -258,13 +258,14 @@ class HfWriter final : public ModelWriter {
   HfWriter(const fs::path& path, const ModelFacts& facts, std::int64_t shard_bytes)
       : family_(family_of(facts.model, facts.origin.parent)),
         model_(facts.model),
+        type_(compute_of(facts.tensors) == Compute::bf16 ? DType::bf16 : DType::f32),
         companions_(facts.origin.companions, facts.origin.parent, model_.seq_len),
         folder_(path) {
     std::vector<std::vector<SourceTensor>> shards(1);
     std::int64_t filled = 0;
     for (const StateTensor& tensor : facts.tensors) {
       types_.push_back(tensor.type);
-      std::vector<Piece>& pieces = pieces_.emplace_back();
+      std::vector<WrittenPiece>& pieces = pieces_.emplace_back();
       for (ForeignPiece& piece : pieces_in(family_, model_, tensor)) {
         const std::int64_t bytes = piece.shape.elements() * size_of(tensor.type);
         if (filled > 0 && filled + bytes > shard_bytes) {
@@ -277,17 +278,26 @@ class HfWriter final : public ModelWriter {
         pieces.push_back({std::move(piece), shards.size() - 1, shards.back().size() - 1});
       }
     }
+    const std::size_t last = shards.back().size();
+    for (const ZeroTensor& zero : zeros_in(family_, model_)) {
+      shards.back().push_back({zero.name, zero.shape, zero.shape.elements() > 0 ? DType::f32 : type_, 0, ""});
+      zeros_.push_back(zero.name);
+    }
     shards_.reserve(shards.size());
     for (std::size_t i = 0; i < shards.size(); ++i) {
       names_.push_back(shards.size() == 1 ? hf_single_file
                                           : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size()));
       shards_.emplace_back(folder_.path() / names_.back(), std::move(shards[i]));
     }
+    for (std::size_t i = last; i < shards_.back().tensors().size(); ++i) {
+      const std::vector<float> zeros(static_cast<std::size_t>(shards_.back().tensors()[i].shape.elements()));
+      shards_.back().write(i, 0, zeros.data(), std::ssize(zeros) * std::int64_t{sizeof(float)});
+    }
   }
 
   void write(std::size_t index, std::int64_t first, std::int64_t count, const void* from) override {
     const DType type = types_[index];
-    for (const Piece& piece : pieces_[index]) {
+    for (const WrittenPiece& piece : pieces_[index]) {
       const std::int64_t begin = std::max(first, piece.place.first), stop = std::min(first + count, piece.place.end());
       if (begin < stop) store(piece, begin - piece.place.first, stop - begin, at(from, begin - first, type), type);
     }
@@ -296,24 +306,24 @@ class HfWriter final : public ModelWriter {
   std::optional<std::string> commit() override {
     for (SafetensorsWriter& shard : shards_) shard.finish();
     Json index = {{"metadata", {{"total_size", total_}}}, {"weight_map", Json::object()}};
-    for (const std::vector<Piece>& pieces : pieces_)
-      for (const Piece& piece : pieces) index["weight_map"][piece.place.name] = names_[piece.shard];
-    const bool narrow = std::ranges::all_of(types_, [](DType type) { return type == DType::bf16; });
+    for (const std::vector<WrittenPiece>& pieces : pieces_)
+      for (const WrittenPiece& piece : pieces) index["weight_map"][piece.place.name] = names_[piece.shard];
+    for (const std::string& zero : zeros_) index["weight_map"][zero] = names_.back();
     replace_text_file(folder_.path() / hf_index_file, index.dump(2) + "\n");
     replace_text_file(folder_.path() / hf_config_file,
-                      hf_config_text(family_, model_, narrow ? DType::bf16 : DType::f32, companions_.token_ids()));
+                      hf_config_text(family_, model_, type_, companions_.token_ids()));
     companions_.write(folder_.path());
     folder_.commit();
     return std::nullopt;
   }
 
  private:
-  struct Piece {
+  struct WrittenPiece {
     ForeignPiece place;
     std::size_t shard, index;
   };
 
-  void store(const Piece& piece, std::int64_t first, std::int64_t count, const void* from, DType type) {
+  void store(const WrittenPiece& piece, std::int64_t first, std::int64_t count, const void* from, DType type) {
     SafetensorsWriter& file = shards_[piece.shard];
     const std::int64_t size = size_of(type);
     if (piece.place.orientation == Orientation::as_is) return file.write(piece.index, first * size, from, count * size);
@@ -332,12 +342,13 @@ class HfWriter final : public ModelWriter {
 
   Family family_;
   ModelConfig model_;
+  DType type_;  ///< of the whole, as the configuration says it
   HfCompanions companions_;
   NewFolder folder_;
   std::vector<DType> types_;
-  std::vector<std::vector<Piece>> pieces_;  ///< by canonical tensor
+  std::vector<std::vector<WrittenPiece>> pieces_;  ///< by canonical tensor
   std::vector<SafetensorsWriter> shards_;
-  std::vector<std::string> names_;
+  std::vector<std::string> names_, zeros_;  ///< of files, and of tensors in the last one
   std::int64_t total_ = 0;
   std::vector<std::byte> lines_;
 };
@@ -349,7 +360,7 @@ bool is_hf_folder(const fs::path& path) {
 }
 
 Compute compute_of(const std::vector<StateTensor>& weights) {
-  const auto narrow = [](const StateTensor& tensor) { return tensor.type == DType::bf16; };
+  const auto narrow = [](const StateTensor& t) { return t.type == DType::bf16 || is_counted(t.role); };
   return std::ranges::all_of(weights, narrow) ? Compute::bf16 : Compute::fp32;
 }
 

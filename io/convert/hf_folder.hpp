@@ -16,14 +16,14 @@ bool is_hf_folder(const std::filesystem::path& path);
 /// The type in which a folder's model computes: bf16 if all its weights are, else fp32, so that no weight is rounded.
 Compute compute_of(const std::vector<StateTensor>& weights);
 
-/// Opens a Hugging Face folder. Its tensors must be those of its configuration, in fp32, bf16 or fp16 (read as fp32):
-/// throws Error{file} with a line for each tensor that is missing, extra, or of another shape or type, and for a
+/// Opens a Hugging Face folder. Its tensors must be those of its configuration, in fp32, bf16 or fp16 (read as fp32).
+/// Throws Error{file} with a line for each tensor that is missing, extra, or of another shape or type. So it does for a
 /// tied head that differs from the embedding. Counters are those of step 0; the origin holds model and parent, and no
 /// companions, which hf_companions() reads.
 std::unique_ptr<ModelReader> read_hf_folder(const std::filesystem::path& path);
 
-/// Begins a new Hugging Face folder with the weights among facts.tensors, in safetensors files of at most `shard_bytes`
-/// each, or of one tensor if that is larger, and with the origin's companions.
+/// Begins a new Hugging Face folder with the weights among facts.tensors. They go into safetensors files of at most
+/// `shard_bytes` each, or of one tensor if that is larger. It begins with the origin's companions.
 std::unique_ptr<ModelWriter> write_hf_folder(const std::filesystem::path& path, const ModelFacts& facts,
                                              std::int64_t shard_bytes);
 

@@ -2,19 +2,13 @@
 #include <string_view>
 #include <vector>
 
-#include "core/config/config.hpp"
+#include "core/config/sections/model.hpp"
 #include "core/state/state_dict.hpp"
 
 namespace tessera {
 
 /// The families of models that both this program and Hugging Face's transformers know, named by their model_type.
-enum class Family { gpt2, llama, mistral, mixtral, qwen2, qwen3 };
-template <>
-struct Names<Family> {
-  static constexpr Name<Family> table[] = {{Family::gpt2, "gpt2"},       {Family::llama, "llama"},
-                                           {Family::mistral, "mistral"}, {Family::mixtral, "mixtral"},
-                                           {Family::qwen2, "qwen2"},     {Family::qwen3, "qwen3"}};
-};
+TESSERA_CHOICE(Family, gpt2, llama, mistral, mixtral, qwen2, qwen3, qwen2_moe, qwen3_moe, olmoe, glm4_moe, dots1);
 
 /// Whether a file holds a matrix as [out, in], or as [in, out] like GPT-2's Conv1D.
 enum class Orientation { as_is, transposed };
@@ -29,12 +23,22 @@ struct ForeignPiece {
   std::int64_t end() const { return first + shape.elements(); }
 };
 
-/// The Hugging Face tensors that hold a canonical weight: ascending pieces that cover it. Llama separates queries, keys
-/// and values, and gate and up; Mixtral separates experts, with w1 as gate, w3 as up and w2 as down.
+/// The Hugging Face tensors that hold a canonical weight: ascending pieces that cover it; none of a router's load,
+/// which training alone reads. Llama separates queries, keys and values, and gate and up; mixtures separate experts,
+/// those of Mixtral with w1 as gate, w3 as up and w2 as down.
 std::vector<ForeignPiece> pieces_in(Family family, const ModelConfig& model, const StateTensor& tensor);
 
-/// Whether a tensor of a Hugging Face folder can be ignored, because it follows from configuration or other weights:
-/// masks, frequencies, a tied head.
+/// A tensor of zeros, of type fp32 if it has any, that a family has and a model of this program has not.
+struct ZeroTensor {
+  std::string name;
+  Shape shape;
+};
+/// A sigmoid family's bias of the choice where the model has none, and its shared experts of width 0.
+std::vector<ZeroTensor> zeros_in(Family family, const ModelConfig& model);
+
+/// Whether a tensor of a Hugging Face folder can be ignored, because it follows from configuration or other weights, or
+/// the model does not read it. Such are masks, frequencies, a tied head, shared experts of width 0, layers behind the
+/// last.
 bool is_redundant(Family family, const ModelConfig& model, std::string_view name);
 
 /// Descriptions of a model's canonical weights in forward order, of type fp32 and without values.

@@ -25,7 +25,7 @@ class ModelReader {
   virtual const ModelFacts& facts() const = 0;
   /// Reads elements [first, first + count) of a tensor, in its type. Throws Error{file}.
   virtual void read(std::size_t tensor, std::int64_t first, std::int64_t count, void* to) = 0;
-  /// To be called when every element of a tensor has been read once: verifies the tensor's digest, if the format has
+  /// To be called when every element of a tensor has been read once. Verifies the tensor's digest, if the format has
   /// one, and throws Error{file} if it differs.
   virtual void finish(std::size_t tensor) = 0;
 };

@@ -163,11 +163,11 @@ QuantizedPlaces places_of(const hdf5::File& file, const SourceTensor& t) {
     QuantizedPlaces::Side& place = places.sides[static_cast<std::size_t>(side)];
     place.made = file.has(array_of(t, side, "data"));
     if (!place.made) continue;
-    place.data = file.place(array_of(t, side, "data"));
+    place.data = file.offset_of(array_of(t, side, "data"));
     const std::string scales = array_of(t, side, "scales");
-    if (file.has(scales)) place.scales = file.place(scales);
+    if (file.has(scales)) place.scales = file.offset_of(scales);
   }
-  places.amax = file.place(t.name + "/amax");
+  places.amax = file.offset_of(t.name + "/amax");
   return places;
 }
 

@@ -56,7 +56,7 @@ struct QuantizeReport {
 QuantizeReport quantize_file(const QuantizeFileOptions& options);
 
 /// The same file made by several processes, directly under the name `out` and without verifying digests of `in`. One
-/// process makes the file, with its space reserved and without content; then each process fills in its part of the
+/// process makes the file, with its space reserved and without content. Then each process fills in its part of the
 /// tensors, which are dealt by size, and syncs it. Both throw like quantize_file. Local.
 void make_quantized_file(const QuantizeFileOptions& options);
 void fill_quantized_file(const QuantizeFileOptions& options, int part, int parts);

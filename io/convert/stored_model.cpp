@@ -113,10 +113,10 @@ class NewCheckpoint final : public ModelWriter {
                   fmt::format("{} is refused: {} elements of {} from its {}th on are not finite in {}",
                               folder_.path().string(), wrong, tensor.path(), first, name_of(tensor.type)));
     digests_[index] += host_digest(from, tensor.type, count, first);
-    for (const StoredTensor::Part& part : tensor.parts) {
-      const std::int64_t begin = std::max(first, part.first), end = std::min(first + count, part.first + part.count);
+    for (const StoredTensor::Dataset& dataset : tensor.datasets) {
+      const std::int64_t begin = std::max(first, dataset.first), end = std::min(first + count, dataset.end());
       if (begin < end)
-        files_[file_index(tensor.slot)].write(part.offset + (begin - part.first) * size,
+        files_[file_index(tensor.slot)].write(dataset.offset + (begin - dataset.first) * size,
                                               static_cast<const std::byte*>(from) + (begin - first) * size,
                                               (end - begin) * size);
     }

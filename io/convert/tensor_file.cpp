@@ -103,9 +103,9 @@ void check_digests(const std::filesystem::path& path, const std::vector<SourceTe
   std::set<std::int64_t> wanted;  // offsets, since a discrete expert is only a part of a stored tensor
   for (const SourceTensor& t : tensors) wanted.insert(t.offset);
   const PosixFile payload(path, PosixFile::Mode::read);
-  for (const StoredTensor& stored : tensors_of(file, payload.size())) {
-    const auto here = [&](const StoredTensor::Part& part) { return wanted.contains(part.offset); };
-    if (std::ranges::any_of(stored.parts, here) && digest_in(payload, stored) != stored.digest)
+  for (const StoredTensor& stored : tensors_of(file, payload)) {
+    const auto here = [&](const StoredTensor::Dataset& dataset) { return wanted.contains(dataset.offset); };
+    if (std::ranges::any_of(stored.datasets, here) && digest_in(payload, stored) != stored.digest)
       throw Error(Exit::file, path.string() + ": " + stored.path() + " holds other bytes than were saved");
   }
 }

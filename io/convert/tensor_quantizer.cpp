@@ -135,9 +135,8 @@ class TensorQuantizer {
     QuantizeTable made_table(formats::id_of<F>, std::vector{m});
     if (made_table.bytes() > table_memory_.bytes() || !table_memory_)
       table_memory_ = buffer(DType::u8, made_table.bytes());
-    const Tensor memory = table_memory_.flat(0, made_table.bytes());
-    device_.upload(device_.compute(), memory, made_table.image());
-    made_table.place(memory);
+    made_table.bind(table_memory_.flat(0, made_table.bytes()));
+    device_.upload(device_.compute(), made_table);
     return made_table;
   }
 

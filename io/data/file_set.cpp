@@ -1,6 +1,7 @@
 #include "io/data/file_set.hpp"
 
 #include <fmt/format.h>
+#include <fnmatch.h>
 
 #include <algorithm>
 #include <map>
@@ -10,24 +11,16 @@ namespace tessera {
 namespace fs = std::filesystem;
 namespace {
 
-// Matches one component against `?` and `*`: on a mismatch the last star takes one byte more (backtracking).
+// Whether a name fits one component of a pattern, in which only `?` and `*` are wildcards. The program keeps the C
+// locale, in which a character is a byte.
 bool component_fits(std::string_view pattern, std::string_view name) {
-  std::size_t p = 0, n = 0, star = std::string_view::npos, taken = 0;
-  while (n < name.size()) {
-    if (p < pattern.size() && pattern[p] == '*') {
-      star = p++;
-      taken = n;
-    } else if (p < pattern.size() && (pattern[p] == '?' || pattern[p] == name[n])) {
-      ++p;
-      ++n;
-    } else if (star != std::string_view::npos) {
-      p = star + 1;
-      n = ++taken;
-    } else {
-      return false;
-    }
+  if (pattern.find('\0') != std::string_view::npos) return false;  // no name holds it
+  std::string plain;
+  for (const char c : pattern) {
+    if (c == '[' || c == '\\') plain += '\\';
+    plain += c;
   }
-  return pattern.find_first_not_of('*', p) == std::string_view::npos;
+  return ::fnmatch(plain.c_str(), std::string(name).c_str(), 0) == 0;
 }
 
 std::vector<std::string_view> components(std::string_view path) {

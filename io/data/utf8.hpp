@@ -5,7 +5,7 @@
 
 namespace tessera {
 
-/// Length in bytes of the UTF-8 character at `i`; 0 if there is no valid one: overlong forms, surrogates, and control
+/// Length in bytes of the UTF-8 character at `i`; 0 if there is no valid one. Overlong forms, surrogates, and control
 /// characters other than tab and line ends are invalid. Source: the Unicode standard, table 3-7.
 std::size_t character_at(std::string_view text, std::size_t i);
 

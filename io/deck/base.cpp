@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <optional>
 
+#include "core/config/keys.hpp"
 #include "io/deck/deck.hpp"
 #include "io/deck/scalar.hpp"
 
@@ -21,14 +22,18 @@ void place_in(Node& node, const std::string& base) {
   }
 }
 
-/// Adds to `deck` the entries of `base` that it lacks, recursively; both are maps.
-void merge(Node& deck, Node base) {
+/// Adds to `deck` the entries of `base` that it lacks, recursively; both are maps, below `path`.
+void merge(Node& deck, Node base, const std::string& path = "") {
   for (Node::Entry& entry : base.entries) {
     Node* const own = deck.find(entry.name);
-    if (!own)
+    if (!own) {
       deck.entries.push_back(std::move(entry));
-    else if (own->kind == Node::Kind::map && entry.value.kind == Node::Kind::map)
-      merge(*own, std::move(entry.value));
+      continue;
+    }
+    const std::string key = path + entry.name;
+    if (own->kind != Node::Kind::map) continue;
+    expand_short_form(entry.value, key);
+    if (entry.value.kind == Node::Kind::map) merge(*own, std::move(entry.value), key + ".");
   }
 }
 
@@ -97,6 +102,11 @@ class Chain {
 };
 
 }  // namespace
+
+void expand_short_form(Node& word, std::string_view key) {
+  if (word.kind != Node::Kind::scalar) return;
+  if (const KeyDoc* const doc = find_key(key); doc && !doc->short_forms.empty()) expand(word, doc->short_forms);
+}
 
 Bases add_bases(Node& root, const std::string& path, Complaints& complaints) {
   Chain chain(path, complaints);

@@ -25,9 +25,9 @@ std::string_view name_in_section(std::string_view key) { return key.substr(key.r
 /// The section that holds a key, made where the deck lacks it; null where something else stands on its way.
 Node* section_for(Node& root, std::string_view key, const DeckPosition& place) {
   Node* map = &root;
-  for (std::size_t dot; (dot = key.find('.')) != std::string_view::npos; key.remove_prefix(dot + 1)) {
+  for (std::size_t begin = 0, dot; (dot = key.find('.', begin)) != std::string_view::npos; begin = dot + 1) {
     if (map->kind != Node::Kind::map) return nullptr;
-    const std::string name(key.substr(0, dot));
+    const std::string name(key.substr(begin, dot - begin));
     if (!map->find(name)) {
       Node section;
       section.kind = Node::Kind::map;
@@ -35,6 +35,7 @@ Node* section_for(Node& root, std::string_view key, const DeckPosition& place) {
       map->entries.push_back({name, place, std::move(section)});
     }
     map = map->find(name);
+    expand_short_form(*map, key.substr(0, dot));
   }
   return map->kind == Node::Kind::map ? map : nullptr;
 }
@@ -187,8 +188,8 @@ Node* find_section(Node& root, std::string_view key) {
   return section;
 }
 
-/// Gives the keys and values of a stored deck that are retired the names of today, or drops them, and writes down what
-/// was built in when it was stored.
+/// Gives the keys and values of a stored deck that are retired the names of today, or drops them. Writes down what was
+/// built in when it was stored.
 void renew(Node& root, Complaints& complaints) {
   for (const Retired& old : retired()) {
     Node* const section = find_section(root, old.key);

@@ -27,8 +27,8 @@ struct Provenance {
   std::vector<std::string> bases;  ///< paths of the base decks, the nearest first
   std::map<std::string, Origin, std::less<>> origins;  ///< by key
 
-  /// Message "place: key: text" of a finding. The place is that of the first of its keys given by an override; if there
-  /// is none, of the first given by the deck, then of the first given by a base.
+  /// Message "place: key: text" of a finding. The place is that of the first of its keys given by an override. If there
+  /// is none, it is that of the first given by the deck, then of the first given by a base.
   std::string located(const Finding& finding) const;
 };
 
@@ -50,10 +50,10 @@ Override override_of(const std::string& argument);
 std::string read_deck_text(const std::string& path, Problems& problems);
 
 /// Parses a deck strictly. Every unknown, duplicate, missing, mistyped or out-of-range key is a problem of its own
-/// (Exit::deck), in the order of the file: "file:line:col: key: what, allowed ..., did you mean ...?". Every
-/// contradiction among the other keys follows. `path` names the deck in messages. `base: other.yaml`, relative to the
-/// deck's folder, supplies all keys that this deck does not give, section by section. A relative data.root is relative
-/// to the folder of the deck that gives it. The result is valid only if no problem was added. Local.
+/// (Exit::deck), in the order of the file. Its text is "file:line:col: key: what, allowed ..., did you mean ...?".
+/// Every contradiction among the other keys follows. `path` names the deck in messages. `base: other.yaml`, relative to
+/// the deck's folder, supplies all keys that this deck does not give, section by section. A relative data.root is
+/// relative to the folder of the deck that gives it. The result is valid only if no problem was added. Local.
 Deck parse_deck(const std::string& text, const std::string& path, const std::vector<Override>& overrides,
                 Problems& problems);
 

@@ -48,6 +48,22 @@ void DeckReader::set_origin(const std::string& path, Source source) {
   reading_.provenance.origins[path] = {source, reading_.where(maps_.back().place), ""};
 }
 
+void DeckReader::set_origin(const DeckPosition& place, const std::string& path) {
+  const Source source = !place.argument.empty() ? Source::override : place.base.empty() ? Source::deck : Source::base;
+  reading_.provenance.origins[path] = {source, reading_.where(place), place.base};
+}
+
+void DeckReader::refuse_value(const DeckPosition& place, const std::string& path, const std::string& wrong) {
+  const Map& map = maps_.back();
+  if (map.word.empty() || reading_.where(place) != reading_.where(map.place)) return reading_.fail(place, path, wrong);
+  if (!reading_.failed.contains(map.word)) reading_.fail(place, map.word, wrong);
+}
+
+void DeckReader::finish_structure(const Node& node, const std::string& path, std::size_t complaints_before) {
+  if (node.kind == Node::Kind::broken || reading_.complaints.size() > complaints_before) reading_.failed.insert(path);
+  set_origin(node.place, path);
+}
+
 namespace {
 // A key for messages: as it stands if it is a word, else quoted.
 std::string key_shown(const std::string& name, bool is_word) {

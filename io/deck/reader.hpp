@@ -9,6 +9,7 @@
 
 #include "core/config/keys.hpp"
 #include "core/config/retired.hpp"
+#include "core/config/structure.hpp"
 #include "core/config/value.hpp"
 #include "core/config/visitor.hpp"
 #include "io/deck/deck.hpp"
@@ -46,6 +47,13 @@ class DeckReader : public ConfigVisitor<DeckReader> {
     else
       set_origin(key.path, key.standard == Standard::derived ? Source::derived : Source::standard);
   }
+  template <class T> void value(const Key& key, T& member, const Structure& rule) {
+    if (Node* const node = take(key.name)) read_structure(*node, key.path, member);
+    else if (key.standard == Standard::none)
+      reading_.miss(maps_.back().place, key.path,
+                    std::string(TypeName<T>::text) + " is needed, allowed " + allowed_for<T>(rule));
+    else set_origin(key.path, Source::standard);
+  }
   template <class S> S* enter(const Section& section, S& member) {
     Node* const node = take(section.name);
     if (node && !is_map(*node, section.path)) return nullptr;
@@ -68,11 +76,44 @@ class DeckReader : public ConfigVisitor<DeckReader> {
     Node* node;
     std::string prefix;
     std::set<std::string, std::less<>> known;
+    std::string word = {};  ///< path of the word that stands for this map, which complaints then name; empty: none does
   };
 
   Node* take(const char* name);
   bool is_map(const Node& node, const std::string& path);
   void set_origin(const std::string& path, Source source);
+
+  /// Reads the keys of a structured value from a map, or from the word that stands for some.
+  template <Structured T> void read_structure(Node& node, const std::string& path, T& member) {
+    const std::size_t before = reading_.complaints.size();
+    if (node.kind == Node::Kind::scalar && !std::empty(T::short_forms))
+      expand(node, {std::begin(T::short_forms), std::end(T::short_forms)});
+    if (node.kind == Node::Kind::map) {
+      maps_.push_back({node.place, &node, path + ".", {}, node.text.empty() ? "" : path});
+      walk(path, member);
+      leave();
+    } else {
+      refuse_structure<T>(node, path);
+    }
+    finish_structure(node, path, before);
+  }
+  template <Structured T> void read_structure(Node& node, const std::string& path, std::vector<T>& list) {
+    const std::size_t before = reading_.complaints.size();
+    if (node.kind != Node::Kind::list) refuse_structure<std::vector<T>>(node, path);
+    for (std::size_t i = 0; i < node.items.size(); ++i)
+      read_structure(node.items[i], path + "[" + std::to_string(i) + "]", list.emplace_back());
+    finish_structure(node, path, before);
+  }
+  template <class T> void refuse_structure(const Node& node, const std::string& path) {
+    if (node.kind != Node::Kind::broken)
+      reading_.fail(node.place, path,
+                    shown(node) + " is not " + TypeName<T>::text + ", allowed " + allowed_for<T>(Structure()));
+  }
+  /// Refuses a key's value; a word that stands for several keys is refused once, as what the deck gives.
+  void refuse_value(const DeckPosition& place, const std::string& path, const std::string& wrong);
+  /// Notes where the value came from; it is of no use if anything in it was wrong.
+  void finish_structure(const Node& node, const std::string& path, std::size_t complaints_before);
+  void set_origin(const DeckPosition& place, const std::string& path);
 
   template <class T, class Rule> void assign(const Node& node, const std::string& path, T& member, const Rule& rule) {
     if (node.kind == Node::Kind::broken) {
@@ -82,11 +123,9 @@ class DeckReader : public ConfigVisitor<DeckReader> {
     typename ValueOf<T>::type value{};
     std::string wrong = read(node, value, rule);
     if (const Retired* const old = find_retired(path, node.text); old && !wrong.empty()) wrong = refusal_of(*old);
-    if (!wrong.empty()) return reading_.fail(node.place, path, wrong);
+    if (!wrong.empty()) return refuse_value(node.place, path, wrong);
     member = std::move(value);
-    const DeckPosition& place = node.place;
-    const Source source = !place.argument.empty() ? Source::override : place.base.empty() ? Source::deck : Source::base;
-    reading_.provenance.origins[path] = {source, reading_.where(place), place.base};
+    set_origin(node.place, path);
   }
 
   /// Reads a value. Returns what is wrong with it, with what is allowed and the nearest choice; empty if it is right.

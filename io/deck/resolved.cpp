@@ -1,3 +1,6 @@
+#include <string>
+#include <vector>
+
 #include "core/config/value.hpp"
 #include "core/config/visitor.hpp"
 #include "io/deck/deck.hpp"
@@ -13,6 +16,8 @@ class Writer : public ConfigVisitor<Writer> {
 
   template <class T, class Rule> void value(const Key& key, const T& member, const Rule&) {
     if (!filled(member)) return;
+    for (const std::string& header : headers_) text += header;
+    headers_.clear();
     text += indent_ + key.name + ": " + deck_text(member);
     const auto origin = provenance_.origins.find(key.path);
     if (origin != provenance_.origins.end()) text += "  # " + from(origin->second);
@@ -21,12 +26,15 @@ class Writer : public ConfigVisitor<Writer> {
   template <class S> auto* enter(const Section& section, const S& member) {
     auto* const inside = present(member);
     if (inside) {
-      text += indent_ + section.name + ":\n";
+      headers_.push_back(indent_ + section.name + ":\n");
       indent_ += "  ";
     }
     return inside;
   }
-  void leave() { indent_.resize(indent_.size() - 2); }
+  void leave() {
+    if (!headers_.empty()) headers_.pop_back();
+    indent_.resize(indent_.size() - 2);
+  }
 
  private:
   /// Text of an origin, with its place if that is in another deck.
@@ -36,6 +44,7 @@ class Writer : public ConfigVisitor<Writer> {
 
   const Provenance& provenance_;
   std::string indent_;
+  std::vector<std::string> headers_;  ///< of open sections without a value so far: a deck has none without keys
 };
 
 }  // namespace

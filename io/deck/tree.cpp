@@ -179,6 +179,15 @@ void move_to(Node& node, const DeckPosition& place) {
 
 }  // namespace
 
+void expand(Node& word, const std::vector<std::string>& keys) {
+  Node map;
+  map.kind = Node::Kind::map;
+  map.text = word.text;
+  map.place = word.place;
+  for (const std::string& key : keys) map.entries.push_back({key, word.place, word});
+  word = std::move(map);
+}
+
 Node parse_yaml(const std::string& text, Complaints& complaints) {
   return guarded(complaints, [&] { return parse(text, complaints); });
 }

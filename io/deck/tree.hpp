@@ -28,7 +28,7 @@ struct Node {
 
   Kind kind = Kind::null;
   Style style = Style::plain;
-  std::string text;  ///< of a scalar
+  std::string text;  ///< of a scalar, or of the word that a map stands for
   DeckPosition place;
   std::vector<Node> items;      ///< of a list
   std::vector<Entry> entries;   ///< of a map, in the order of the file, with duplicates
@@ -41,8 +41,11 @@ struct Node::Entry {
   Node value;
 };
 
-/// Parses a YAML text of one document. Refuses what a deck does not need, so that no text can do harm: bytes that are
-/// not UTF-8, anchors and aliases, tags, keys that are not words, deep nesting, several documents.
+/// Turns a word into the map that it is short for: each of `keys` with that word.
+void expand(Node& word, const std::vector<std::string>& keys);
+
+/// Parses a YAML text of one document. Refuses what a deck does not need, so that no text can do harm. It refuses bytes
+/// that are not UTF-8, anchors and aliases, tags, keys that are not words, deep nesting, several documents.
 Node parse_yaml(const std::string& text, Complaints& complaints);
 
 /// Parses the value of a `--set` argument: YAML if it begins with [ { " or ', else plain text.

@@ -11,7 +11,7 @@ namespace tessera {
 
 /// What an errno of opening or reading a path means. Exit::file: it speaks of the path itself, where nothing is or
 /// something else. Exit::environment: it speaks of this moment, user or machine (a lock, too many open files, a network
-/// file system that is away), and what lies there may be sound. Local.
+/// file system that is away). What lies there may be sound. Local.
 Exit blame_of(int cause);
 /// The error of such an errno: path, what could not be done, cause and advice. Local.
 Error unreadable(const std::filesystem::path& path, std::string_view what, int cause);

@@ -47,9 +47,9 @@ class PosixFile {
   /// the page of `begin` lies first. Mode::read_payload uses direct I/O, which saves the processor a copy: for bytes
   /// that are read once, and twice as fast into LargePages.
   void read_pages(std::int64_t begin, std::int64_t end, std::span<std::byte> room) const;
-  /// Mode::payload uses direct I/O for whole pages if `from` and `offset` have the same offset within a page: it saves
-  /// the processor a copy and the system its memory. Other writes of 512 KiB or more begin write-back at once rather
-  /// than at sync(), since disks are slow with many small pieces.
+  /// Mode::payload uses direct I/O for whole pages if `from` and `offset` have the same offset within a page. That
+  /// saves the processor a copy and the system its memory. Other writes of 512 KiB or more begin write-back at once
+  /// rather than at sync(), since disks are slow with many small pieces.
   void write(std::int64_t offset, const void* from, std::int64_t bytes);
   /// Starts writing to the disk, without waiting, what any process wrote before `end` and no earlier call has sent,
   /// once that is 512 KiB or more.

@@ -120,7 +120,7 @@ Seen read_lock(const fs::path& path) {
   file.read(0, seen.text.data(), std::ssize(seen.text));
   return seen;
 }
-std::optional<Seen> look(const fs::path& path) try {
+std::optional<Seen> try_read_lock(const fs::path& path) try {
   return read_lock(path);
 } catch (const Error&) {
   return std::nullopt;
@@ -140,7 +140,7 @@ Life listen(const fs::path& path, const Seen& first, const Heartbeat& heartbeat,
   const auto deadline = Clock::now() + heartbeat.silence - std::max(silent, std::chrono::nanoseconds(0));
   while (Clock::now() < deadline) {
     std::this_thread::sleep_for(heartbeat.every / 5);
-    const std::optional<Seen> again = look(path);
+    const std::optional<Seen> again = try_read_lock(path);
     if (!again) return Life::ended;
     if (again->changed != first.changed) return Life::running;
   }
@@ -153,7 +153,7 @@ void remove_stale(const fs::path& path, const Seen& stale, const std::string& no
   std::error_code gone;
   fs::rename(path, aside, gone);
   if (gone) return;
-  const std::optional<Seen> moved = look(aside);
+  const std::optional<Seen> moved = try_read_lock(aside);
   if (moved && moved->text != stale.text) fs::create_hard_link(aside, path, gone);
   fs::remove(aside, gone);
 }
@@ -229,14 +229,14 @@ RunLock::~RunLock() {
 
 bool RunLock::held() const {
   if (!file_) return true;
-  const std::optional<Seen> there = look(path_);
+  const std::optional<Seen> there = try_read_lock(path_);
   return there && there->text == text_;
 }
 
 void RunLock::require_held() const {
   Problems problems;
   if (!control_ || control_->rank() == 0) {
-    const std::optional<Seen> there = look(path_);
+    const std::optional<Seen> there = try_read_lock(path_);
     if (!there || there->text != text_)
       problems.add(Exit::environment,
                    fmt::format("{}: this run holds the directory no more: {}; it ends without saving", path_.string(),
@@ -262,7 +262,7 @@ void RunLock::take(const LockOwner& owner) {
       file_.emplace(std::move(*made));
       return;
     }
-    const std::optional<Seen> seen = look(path_);
+    const std::optional<Seen> seen = try_read_lock(path_);
     if (!seen) {  // LOCK has just been removed; if that repeats, read_lock throws what keeps it from being read
       if (++unseen > 100) read_lock(path_);
       continue;

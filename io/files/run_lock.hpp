@@ -58,7 +58,7 @@ class RunLock {
 
   /// Whether LOCK is still this run's, on rank 0; true on other ranks. Local.
   bool held() const;
-  /// Throws Error{environment}, on all ranks, if LOCK is not this run's any more: the run was stopped for so long that
+  /// Throws Error{environment}, on all ranks, if LOCK is not this run's any more. The run was stopped for so long that
   /// another one took over, or somebody removed the file. Collective over the world; Local for a process alone.
   void require_held() const;
 

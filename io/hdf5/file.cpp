@@ -92,94 +92,20 @@ Object text_type(std::size_t size) {
   return type;
 }
 
-std::string trimmed(const char* bytes, std::size_t size) { return {bytes, strnlen(bytes, size)}; }
-
-/// A column of a table, and the member of a row that holds its value: a text, or numbers.
-struct Column {
-  const char* name;
-  std::size_t bytes;
-  std::string* text;
-  std::uint64_t* numbers = nullptr;
-};
-
-enum class Columns { integrity, all };
-
-/// The columns in their order. Older tables have none of those of the index.
-std::vector<Column> columns_of(TableRow& row, std::size_t width, Columns kinds) {
-  constexpr std::size_t number = sizeof(std::uint64_t), type_width = 8, axes_width = 24;
-  std::vector<Column> columns{{"name", width, &row.name},
-                              {"digest", number, nullptr, &row.digest},
-                              {"elements", number, nullptr, &row.elements},
-                              {"non_finite", number, nullptr, &row.non_finite}};
-  if (kinds == Columns::all)
-    columns.insert(columns.end(), {{"type", type_width, &row.type},
-                                   {"axes", axes_width, &row.axes},
-                                   {"shape", sizeof row.shape, nullptr, row.shape.data()},
-                                   {"tied_to", width, &row.tied_to},
-                                   {"datasets", number, nullptr, &row.datasets}});
-  return columns;
-}
-
 /// A row of a table as a packed HDF5 compound type.
-class RowType {
- public:
-  RowType(std::size_t width, Columns kinds)
-      : width_(width), kinds_(kinds), size_(bytes(width, kinds)), compound_(H5Tcreate(H5T_COMPOUND, size_), H5Tclose) {
-    TableRow row;
-    std::size_t at = 0;
-    for (const Column& column : columns_of(row, width, kinds))
-      H5Tinsert(id(), column.name, std::exchange(at, at + column.bytes), type_of(column).id());
-  }
-  /// The row type that matches a stored table's type; if the table is no such table, a type that differs from it.
-  static RowType like(Object::Id stored) {
-    const bool all = H5Tget_nmembers(stored) > 4;
-    const Columns kinds = all ? Columns::all : Columns::integrity;
-    const std::size_t size = H5Tget_size(stored), numbers = bytes(0, kinds);
-    return {size > numbers ? (size - numbers) / (all ? 2 : 1) : 1, kinds};
-  }
-
-  Object::Id id() const { return compound_.id(); }
-  std::size_t size() const { return size_; }
-  void encode(TableRow row, char* to) const {
-    for (const Column& column : columns_of(row, width_, kinds_)) {
-      if (column.text)
-        column.text->copy(to, column.bytes);
-      else
-        std::memcpy(to, column.numbers, column.bytes);
-      to += column.bytes;
-    }
-  }
-  TableRow decode(const char* from) const {
-    TableRow row;
-    for (const Column& column : columns_of(row, width_, kinds_)) {
-      if (column.text)
-        *column.text = trimmed(from, column.bytes);
-      else
-        std::memcpy(column.numbers, from, column.bytes);
-      from += column.bytes;
-    }
-    return row;
-  }
-
- private:
-  static std::size_t bytes(std::size_t width, Columns kinds) {
-    TableRow row;
-    std::size_t sum = 0;
-    for (const Column& column : columns_of(row, width, kinds)) sum += column.bytes;
-    return sum;
-  }
-  static Object type_of(const Column& column) {
-    if (column.text) return text_type(column.bytes);
+Object row_type(const Columns& columns) {
+  Object compound(H5Tcreate(H5T_COMPOUND, row_bytes(columns)), H5Tclose);
+  std::size_t at = 0;
+  for (const Column& column : columns) {
     const hsize_t count = column.bytes / sizeof(std::uint64_t);
-    return count == 1 ? Object(H5Tcopy(H5T_STD_U64LE), H5Tclose)
-                      : Object(H5Tarray_create2(H5T_STD_U64LE, 1, &count), H5Tclose);
+    const auto numbers = [&] {
+      return count == 1 ? H5Tcopy(H5T_STD_U64LE) : H5Tarray_create2(H5T_STD_U64LE, 1, &count);
+    };
+    const Object type = column.kind == Column::Kind::text ? text_type(column.bytes) : Object(numbers(), H5Tclose);
+    H5Tinsert(compound.id(), column.name, std::exchange(at, at + column.bytes), type.id());
   }
-
-  std::size_t width_;
-  Columns kinds_;
-  std::size_t size_;
-  Object compound_;
-};
+  return compound;
+}
 
 /// Dataset properties: no time stamps, so that two saves of one state have the same bytes; no more space than needed,
 /// allocated at once.
@@ -345,7 +271,7 @@ Object File::create_dataset(const std::string& path, Object::Id type, const std:
 Dataset File::add_dataset(const std::string& path, const Shape& shape, DType type) {
   open_ = create_dataset(path, type_of(type).id(), shape.dims());
   open_path_ = path;
-  return {shape, type, place(path)};
+  return {shape, type, offset_of(path)};
 }
 
 namespace {
@@ -453,7 +379,7 @@ Value File::attribute(const std::string& object, const char* name) const {
   if (count == 1 && H5Tget_class(type.id()) == H5T_STRING && H5Tis_variable_str(type.id()) == 0) {
     std::string bytes(room(1, H5Tget_size(type.id())), '\0');
     read(bytes.data());
-    return trimmed(bytes.data(), bytes.size());
+    return bytes.substr(0, strnlen(bytes.data(), bytes.size()));
   }
   if (H5Sget_simple_extent_type(space.id()) == H5S_SIMPLE && H5Tequal(type.id(), H5T_STD_I64LE) > 0) {
     std::vector<std::int64_t> values(room(count, sizeof(std::int64_t)) / sizeof(std::int64_t));
@@ -466,8 +392,14 @@ Value File::attribute(const std::string& object, const char* name) const {
   throw unfit(what + " has another type");
 }
 
-void File::add_table(const std::string& path, std::size_t rows, std::size_t width) {
-  create_dataset(path, RowType(width, Columns::all).id(), {static_cast<std::int64_t>(rows)});
+std::size_t row_bytes(const Columns& columns) {
+  std::size_t sum = 0;
+  for (const Column& column : columns) sum += column.bytes;
+  return sum;
+}
+
+void File::add_table(const std::string& path, const Columns& columns, std::size_t rows) {
+  create_dataset(path, row_type(columns).id(), {static_cast<std::int64_t>(rows)});
 }
 
 void File::add_numbers(const std::string& path, std::size_t count) {
@@ -478,12 +410,8 @@ void File::write_whole(const std::string& path, Object::Id type, const void* dat
   checked(H5Dwrite(at(path), type, H5S_ALL, H5S_ALL, H5P_DEFAULT, data), path);
 }
 
-void File::write_table(const std::string& path, const std::vector<TableRow>& rows, std::size_t width) {
-  const RowType type(width, Columns::all);
-  std::vector<char> bytes(rows.size() * type.size(), '\0');
-  char* at_row = bytes.data();
-  for (const TableRow& row : rows) type.encode(row, std::exchange(at_row, at_row + type.size()));
-  write_whole(path, type.id(), bytes.data());
+void File::write_table(const std::string& path, const Columns& columns, const std::vector<char>& rows) {
+  write_whole(path, row_type(columns).id(), rows.data());
 }
 
 void File::write_numbers(const std::string& path, const std::vector<std::uint64_t>& numbers) {
@@ -511,13 +439,14 @@ std::vector<char> File::read_whole(const std::string& path, const char* what,
   return bytes;
 }
 
-std::vector<TableRow> File::table(const std::string& path) const {
-  std::optional<RowType> type;
-  const std::vector<char> bytes =
-      read_whole(path, "table of digests", [&](Object::Id stored) { return type.emplace(RowType::like(stored)).id(); });
-  std::vector<TableRow> table;
-  for (std::size_t row = 0; row < bytes.size(); row += type->size()) table.push_back(type->decode(bytes.data() + row));
-  return table;
+std::vector<char> File::table(const std::string& path, const char* what,
+                              const std::function<Columns(std::size_t columns, std::size_t bytes)>& expected) const {
+  Object type;
+  return read_whole(path, what, [&](Object::Id stored) {
+    const auto columns = static_cast<std::size_t>(std::max(0, H5Tget_nmembers(stored)));
+    type = row_type(expected(columns, H5Tget_size(stored)));
+    return type.id();
+  });
 }
 
 std::vector<std::uint64_t> File::numbers(const std::string& path) const {
@@ -559,7 +488,7 @@ std::vector<std::int64_t> File::dims(const std::string& path) const {
   return {dims.begin(), dims.end()};
 }
 
-std::int64_t File::place(const std::string& path) const {
+std::int64_t File::offset_of(const std::string& path) const {
   const haddr_t offset = H5Dget_offset(at(path));
   if (offset == HADDR_UNDEF) throw Error(blame_, path_.string() + ": " + path + " has no place");
   return static_cast<std::int64_t>(offset);

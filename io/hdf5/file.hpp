@@ -1,5 +1,4 @@
 #pragma once
-#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -52,7 +51,7 @@ class Object {
 /// The types that datasets may have.
 inline constexpr DType stored_types[] = {DType::f32, DType::bf16, DType::u8};
 
-/// Place of a dataset's elements: one contiguous piece of the file, row-major.
+/// A dataset: its elements lie in one stretch of the file, row-major.
 struct Dataset {
   Shape shape;
   DType type = DType::f32;
@@ -67,15 +66,15 @@ struct ElementRange {
 /// The value of an attribute.
 using Value = std::variant<std::string, std::int64_t, std::uint64_t, double, std::vector<std::int64_t>>;
 
-/// One row of /integrity/table.
-struct TableRow {
-  std::string name;
-  std::uint64_t digest = 0, elements = 0, non_finite = 0;
-  // Absent in older tables:
-  std::string type, axes, tied_to;
-  std::array<std::uint64_t, 3> shape{};  ///< 0 for missing axes
-  std::uint64_t datasets = 0;            ///< number of datasets that hold the tensor; 0 in older tables
+/// A column of a table: numbers (u64), or a text that null bytes fill up. A row is its columns, packed.
+struct Column {
+  enum class Kind { numbers, text };
+  const char* name;
+  Kind kind;
+  std::size_t bytes;
 };
+using Columns = std::vector<Column>;
+std::size_t row_bytes(const Columns& columns);
 
 /// An HDF5 file that HDF5 1.10 and later can read, with checksums over all metadata. Failures throw, with path and
 /// HDF5's own message, Error{environment} if the file is being written or a system call has failed (unreadable()), else
@@ -104,10 +103,9 @@ class File {
     else
       add_attribute(object, name, value);
   }
-  /// Creates a table of `rows` rows without content; write_table writes them. Names and tied_to have at most `width` -
-  /// 1 bytes.
-  void add_table(const std::string& path, std::size_t rows, std::size_t width);
-  void write_table(const std::string& path, const std::vector<TableRow>& rows, std::size_t width);
+  /// Creates a table of `rows` rows without content; write_table writes them.
+  void add_table(const std::string& path, const Columns& columns, std::size_t rows);
+  void write_table(const std::string& path, const Columns& columns, const std::vector<char>& rows);
   /// Creates a dataset of `count` numbers without content; write_numbers writes them.
   void add_numbers(const std::string& path, std::size_t count);
   void write_numbers(const std::string& path, const std::vector<std::uint64_t>& numbers);
@@ -124,7 +122,7 @@ class File {
   std::vector<std::int64_t> dims(const std::string& path) const;  ///< of a dataset of any kind
   Dataset dataset(const std::string& path) const;
   /// Offset of a contiguous dataset of any shape and type, in bytes from the start of the file.
-  std::int64_t place(const std::string& path) const;
+  std::int64_t offset_of(const std::string& path) const;
   template <class T>
   T get(const std::string& object, const char* name) const {
     Value value = attribute(object, name);
@@ -132,8 +130,10 @@ class File {
     throw unfit(object + "@" + name + " has another type");
   }
   std::string text(const std::string& object, const char* name) const { return get<std::string>(object, name); }
-  /// Reads a table; missing columns of older tables keep their defaults.
-  std::vector<TableRow> table(const std::string& path) const;
+  /// Reads the rows of a table. `expected` says which columns one with so many columns and bytes a row must have; a
+  /// table with others is refused as "no `what`".
+  std::vector<char> table(const std::string& path, const char* what,
+                          const std::function<Columns(std::size_t columns, std::size_t bytes)>& expected) const;
   std::vector<std::uint64_t> numbers(const std::string& path) const;
 
   const std::filesystem::path& path() const { return path_; }

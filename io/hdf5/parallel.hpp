@@ -10,8 +10,8 @@
 namespace tessera::hdf5 {
 
 /// How ranks open one file: with HDF5's MPI-IO driver, on a communicator of its own. Every call of a File that all of
-/// them opened so is collective over the world, but for those that read structure, and for write() and read() of
-/// independent transfers.
+/// them opened so is collective over the world. Not so those that read structure, and write() and read() of independent
+/// transfers.
 class Parallel {
  public:
   using Hints = std::map<std::string, std::string>;
@@ -27,9 +27,9 @@ class Parallel {
   Parallel(const Parallel&) = delete;
   Parallel& operator=(const Parallel&) = delete;
 
-  /// Collective transfers are called by all ranks alike, by those without elements too. They are for hints that ask
-  /// for collective buffering (collective_buffering: true; romio_cb_write, romio_cb_read: enable): without it the ranks
-  /// of a dataset need not wait for each other, which they do for longer than writing takes where they share cores.
+  /// Collective transfers are called by all ranks alike, by those without elements too. They are for hints that ask for
+  /// collective buffering (collective_buffering: true; romio_cb_write, romio_cb_read: enable). Without it the ranks of
+  /// a dataset need not wait for each other, which they do for longer than writing takes where they share cores.
   bool collective(Transfer transfer) const { return collective_[static_cast<int>(transfer)]; }
   /// The number of calls of the rank that makes most for a dataset, if transfers are collective; else `mine`.
   std::int64_t most(Transfer transfer, std::int64_t mine) const {

@@ -6,7 +6,6 @@
 #include <nlohmann/json.hpp>
 #include <unistd.h>
 
-#include <array>
 #include <bit>
 #include <cerrno>
 #include <chrono>
@@ -14,7 +13,10 @@
 #include <cstdio>
 #include <cstring>
 #include <ctime>
+#include <span>
 #include <utility>
+
+#include "io/files/crc.hpp"
 
 namespace tessera {
 namespace {
@@ -79,25 +81,13 @@ void put_scalar(std::string& summary, std::string_view tag, float number) {
   put(summary, summary_value, value);
 }
 
-constexpr auto crc_table = [] {
-  std::array<std::uint32_t, 256> table{};
-  for (std::uint32_t i = 0; i < 256; ++i) {
-    std::uint32_t crc = i;
-    for (int bit = 0; bit < 8; ++bit) crc = crc >> 1 ^ (crc & 1 ? 0x82F63B78u : 0u);
-    table[i] = crc;
-  }
-  return table;
-}();
-
 /// TFRecord's masked CRC, since a CRC of data that contain CRCs would be weak.
 std::uint32_t masked(std::uint32_t crc) { return std::rotr(crc, 15) + 0xA282EAD8u; }
 
 }  // namespace
 
 std::uint32_t crc32c(std::string_view bytes) {
-  std::uint32_t crc = 0xFFFFFFFFu;
-  for (const char byte : bytes) crc = crc >> 8 ^ crc_table[(crc ^ static_cast<unsigned char>(byte)) & 0xFF];
-  return ~crc;
+  return crc32_by<0x82F63B78u>(std::as_bytes(std::span(bytes)));
 }
 
 EventFile::EventFile(const std::filesystem::path& folder, std::int64_t step, std::int64_t restart)

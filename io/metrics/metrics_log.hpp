@@ -6,7 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "kernels/base/error.hpp"
+#include "io/metrics/routing_row.hpp"
+#include "io/metrics/row_file.hpp"
 
 namespace tessera {
 
@@ -22,6 +23,7 @@ struct MetricsRow {
   float clip_coef = 1;
   float lr = 0;
   std::int64_t tokens = 0;  ///< tokens consumed so far
+  std::optional<std::int64_t> targets;  ///< of the step, over which `loss` is a mean; the key is absent where all are
   double step_ms = 0;
   std::optional<double> save_blocked_ms;  ///< time for which saves blocked training before this step, if any did
   double tokens_per_s = 0;
@@ -32,13 +34,17 @@ struct MetricsRow {
   /// Rows that arrived at a rank's experts in one layer / its even share, maximum over ranks and layers; the key is
   /// absent without expert parallelism.
   std::optional<double> expert_rows;
+  /// The routing's unevenness: the busiest expert's share of a layer's slots over an even share, less 1; mean and
+  /// largest of the layers. The keys are absent where no routing is recorded.
+  std::optional<double> max_vio, max_vio_most;
+  std::vector<RoutingRow> routing;  ///< the step's rows of routing.jsonl; not in metrics.jsonl
   bool skipped = false;      ///< no update: a gradient was not finite, or its norm was a spike
   bool spike = false;        ///< its norm was a spike (optimizer.skip_spikes)
   std::int64_t restart = 0;  ///< number of times that the run has been resumed
 };
 
-/// The row as one JSON object without a newline, keys in the order above: fp32 values as their shortest decimal, times
-/// with three decimals, MFU with five; null if not finite.
+/// The row as one JSON object without a newline, keys in the order above. fp32 values are written as their shortest
+/// decimal, times with three decimals, MFU with five; null if not finite.
 std::string to_json(const MetricsRow& row);
 
 /// Reads the rows of a metrics.jsonl, in its order. Lines that are not rows are left out; null becomes NaN. Throws
@@ -50,30 +56,20 @@ inline constexpr const char* metrics_file = "metrics.jsonl";
 /// metrics.jsonl, the record of a run: one line a step. Rank 0 alone writes it. Local.
 class MetricsLog {
  public:
-  /// Opens or creates the file, and drops what a run restored at `step` will write again: rows of later steps and an
-  /// unfinished last line. Throws Error{environment} with path, cause and remedy.
+  /// Opens it as RowFile does, which says what is dropped and thrown.
   MetricsLog(const std::filesystem::path& path, std::int64_t step);
-  ~MetricsLog();
-  MetricsLog(const MetricsLog&) = delete;
-  MetricsLog& operator=(const MetricsLog&) = delete;
 
   /// Number of times that the run has been resumed, by its rows (dropped ones included).
-  std::int64_t restarts() const { return restarts_; }
-  /// The newest step that the file had a row of, dropped ones included; 0: none.
-  std::int64_t reached() const { return reached_; }
+  std::int64_t restarts() const { return rows_.restarts(); }
+  std::int64_t reached() const { return rows_.reached(); }
 
-  /// Writes the row at once. On failure (a full disk) the file keeps whole rows only, and a problem (Exit::environment)
-  /// is returned.
+  /// Writes the row at once; fails as RowFile::append() does.
   [[nodiscard]] Problems append(const MetricsRow& row);
   /// Replaces the last row, at once and whole. Throws Error{environment}, and the file keeps the row.
   void replace_last(const MetricsRow& row);
 
  private:
-  std::filesystem::path path_;
-  int file_ = -1;
-  std::int64_t bytes_ = 0;  // size of the whole rows
-  std::int64_t last_ = 0;   // where the last row begins
-  std::int64_t restarts_ = 0, reached_ = 0;
+  RowFile rows_;
 };
 
 }  // namespace tessera

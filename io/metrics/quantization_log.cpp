@@ -1,19 +1,12 @@
 #include "io/metrics/quantization_log.hpp"
 
-#include <fcntl.h>
-#include <fmt/format.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <cmath>
-#include <cstring>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 #include <sstream>
 
 #include "io/files/access.hpp"
-#include "io/files/posix_file.hpp"
 #include "io/files/text_file.hpp"
 
 namespace tessera {
@@ -49,21 +42,15 @@ std::optional<QuantizerFigures> figures_of(const nlohmann::json& row) {
   }
 }
 
-std::optional<std::int64_t> step_of(std::string_view line) {
-  const auto row = nlohmann::json::parse(line, nullptr, false);
-  if (!row.is_object() || !row.contains("step") || !row["step"].is_number_integer()) return std::nullopt;
-  return row["step"].get<std::int64_t>();
-}
-
 }  // namespace
 
 std::string to_json(std::int64_t step, const QuantizerLine& line) {
   const QuantizerSums& sums = line.sums;
   const nlohmann::ordered_json row{{"step", step},
                                    {"matrix", line.matrix},
-                                   {"role", name_of(line.role)},
-                                   {"side", name_of(line.side)},
-                                   {"format", traits_of(line.format).name},
+                                   {"role", name_of(line.copy.role)},
+                                   {"side", name_of(line.copy.side)},
+                                   {"format", traits_of(line.copy.format).name},
                                    {"elements", sums.elements},
                                    {"zeros", sums.zeros},
                                    {"nan", sums.nan},
@@ -112,35 +99,10 @@ std::vector<std::int64_t> steps_of(const std::vector<QuantizerFigures>& lines) {
   return {steps.begin(), steps.end()};
 }
 
-QuantizationLog::QuantizationLog(const std::filesystem::path& path, std::int64_t step) : path_(path) {
-  if (entry_at(path) == Entry::none) return;
-  const std::string text = read_text_file(path);
-  std::size_t kept = text.rfind('\n') + 1;
-  while (kept > 0) {
-    const std::size_t begin = kept < 2 ? 0 : text.rfind('\n', kept - 2) + 1;
-    const auto of_line = step_of(std::string_view(text).substr(begin, kept - 1 - begin));
-    if (of_line && *of_line <= step) break;
-    kept = begin;
-  }
-  if (kept < text.size()) replace_text_file(path, text.substr(0, kept));
-}
-
 Problems QuantizationLog::append(std::int64_t step, const std::vector<QuantizerLine>& lines) {
   std::string text;
   for (const QuantizerLine& line : lines) text += to_json(step, line) + '\n';
-  Problems problems;
-  const int file = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-  const off_t before = file < 0 ? 0 : ::lseek(file, 0, SEEK_END);
-  const int cause = file < 0 ? errno : write_all(file, text);
-  std::string rest = "it keeps its earlier lines";
-  if (file >= 0 && cause != 0 && ::ftruncate(file, before) != 0) rest = "its last line is unfinished";
-  if (file >= 0) ::close(file);
-  if (cause != 0)
-    problems.add(Exit::environment,
-                 fmt::format("{}: the statistics of step {} cannot be written: {}; {}; make room, then give the same "
-                             "command again",
-                             path_.string(), step, std::strerror(cause), rest));
-  return problems;
+  return rows_.append(text, step);
 }
 
 }  // namespace tessera

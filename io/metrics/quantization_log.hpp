@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "core/step/quantizer_statistics.hpp"
-#include "kernels/base/error.hpp"
+#include "io/metrics/row_file.hpp"
 
 namespace tessera {
 
@@ -55,15 +55,14 @@ std::vector<std::int64_t> steps_of(const std::vector<QuantizerFigures>& lines);
 /// quantization.jsonl: the statistics of quantizers, a line each. Rank 0 alone writes it. Local.
 class QuantizationLog {
  public:
-  /// Drops, from a file that is there, lines of steps after `step`, which will be written again, and an unfinished one.
-  /// Throws Error{environment}.
-  QuantizationLog(const std::filesystem::path& path, std::int64_t step);
+  /// Opens it as RowFile does, which says what is dropped and thrown.
+  QuantizationLog(const std::filesystem::path& path, std::int64_t step) : rows_(path, step) {}
 
-  /// Appends the lines of a step, all or none; a problem (Exit::environment) if that fails.
+  /// Writes the lines of a step at once; fails as RowFile::append().
   [[nodiscard]] Problems append(std::int64_t step, const std::vector<QuantizerLine>& lines);
 
  private:
-  std::filesystem::path path_;
+  RowFile rows_;
 };
 
 }  // namespace tessera

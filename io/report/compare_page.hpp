@@ -36,8 +36,8 @@ std::optional<std::int64_t> common_step(const std::vector<ComparedRun>& runs);
 /// lacks a key (its section is absent) differs from those that have it.
 std::vector<std::string> differing_settings(const std::vector<ComparedRun>& runs);
 
-/// Comparison of runs side by side, what differs first: a text for a terminal, and a self-contained HTML page with
-/// losses, their differences to the first run's, and throughput over the steps, each run in its own colour. Pure.
+/// Comparison of runs side by side, what differs first. A text for a terminal, and a self-contained HTML page. That
+/// shows losses, their differences to the first run's, and throughput over the steps, each run in its own colour. Pure.
 std::string comparison_text(const std::vector<ComparedRun>& runs);
 std::string comparison_page(const std::vector<ComparedRun>& runs);
 /// The element that a page of these runs begins with, for runs_on().

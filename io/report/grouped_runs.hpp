@@ -30,12 +30,12 @@ struct GroupedRuns {
   std::vector<RunGroup> groups;
 };
 
-/// Throws Error{usage} if no deck has the key `by`, if two runs of a group have the same value of it, or if a run lacks
-/// it. `runs` must outlive the result. Pure.
+/// Throws Error{usage} if no deck has the key `by`, if a run lacks it, or if two runs of a group have the same value.
+/// `runs` must outlive the result. Pure.
 GroupedRuns grouped(const std::vector<ComparedRun>& runs, const std::string& by);
 
-/// A table for a terminal: differing settings first, then number of runs, mean and standard error, and the differences
-/// to the base.
+/// A table for a terminal: differing settings first, then number of runs, mean, standard error and differences to the
+/// base.
 std::string grouped_text(const GroupedRuns& runs);
 /// An HTML page with that table, and losses with a band of one standard error on each side of the mean.
 std::string grouped_page(const GroupedRuns& runs, const std::vector<ComparedRun>& all);

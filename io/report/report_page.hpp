@@ -18,6 +18,7 @@ struct RunReport {
   std::string directory;  ///< where it lies, which tells apart the pages of runs of one name
   std::vector<std::pair<std::string, std::string>> facts;  ///< label and text of a line
   std::vector<MetricsRow> rows;
+  std::vector<RoutingRow> routing;    ///< empty where it is not recorded
   std::vector<RecordedStart> starts;  ///< the last one may have ended since by `end` of its progress alone
   std::vector<std::int64_t> kept;     ///< steps whose checkpoints are there
   std::string regions_of;             ///< whose time `regions` is: "of this start", "a step on the device, ..."
@@ -26,9 +27,9 @@ struct RunReport {
   std::vector<QuantizerFigures> quantization = {};  ///< statistics of quantizers
 };
 
-/// report.html: a self-contained page without scripts, fonts or pictures from elsewhere. Shows the starts; loss,
-/// gradient norm, throughput, learning rate and, with experts, their load and losses over the steps, with restarts and
-/// saves; the time by region; and the deck. Pure.
+/// report.html: a self-contained page without scripts, fonts or pictures from elsewhere. Shows the starts first. Loss,
+/// gradient norm, throughput, learning rate and, with experts, their load and losses follow over the steps, with
+/// restarts and saves. Then come the experts' routing, where it is recorded, the time by region, and the deck. Pure.
 std::string to_html(const RunReport& report);
 
 /// The steps of some runs' rows, for plots that begin and end alike; empty without rows.

@@ -37,7 +37,7 @@ struct Axis {
 
   double measure(double x) const { return scale == Scale::log ? std::log10(x) : x; }
   bool shows(double x) const { return std::isfinite(x) && (scale == Scale::linear || x > 0); }
-  double place(double x) const { return begin + length * (measure(x) - low) / (high - low); }
+  double position(double x) const { return begin + length * (measure(x) - low) / (high - low); }
   std::vector<double> ticks(int most) const {
     if (scale == Scale::linear) return round_ticks(low, high, most);
     std::vector<double> found;
@@ -74,7 +74,9 @@ std::optional<Axis> axis_over(const std::vector<Series>& series, std::vector<dou
 std::vector<std::size_t> kept_points(const Series& line, const Axis& x, const Axis& y) {
   std::vector<std::size_t> kept;
   const std::size_t n = line.values.size();
-  const auto column = [&](std::size_t i) { return y.shows(line.values[i]) ? std::floor(x.place(line.steps[i])) : -1; };
+  const auto column = [&](std::size_t i) {
+    return y.shows(line.values[i]) ? std::floor(x.position(line.steps[i])) : -1;
+  };
   for (std::size_t i = 0, end; i < n; i = end) {
     std::size_t least = i, most = i;
     for (end = i + 1; end < n && column(end) == column(i) && column(i) >= 0; ++end) {
@@ -91,8 +93,8 @@ std::vector<std::size_t> kept_points(const Series& line, const Axis& x, const Ax
 std::string marks_at(const std::vector<double>& steps, const char* name, double length, const Axis& x) {
   std::string path;
   for (const double step : steps)
-    if (x.shows(step) && x.place(step) >= left && x.place(step) <= left + plot_width)
-      path += fmt::format("M{:.1f} {}v{}", x.place(step), top + plot_height, -length);
+    if (x.shows(step) && x.position(step) >= left && x.position(step) <= left + plot_width)
+      path += fmt::format("M{:.1f} {}v{}", x.position(step), top + plot_height, -length);
   return path.empty() ? "" : fmt::format("<path class=\"{0}\" d=\"{1}\"><title>{0}</title></path>\n", name, path);
 }
 
@@ -103,8 +105,8 @@ std::string path_of(const Series& line, const Axis& x, const Axis& y) {
     const bool shown = y.shows(line.values[i]);
     // A single point is a line of length zero, which round line caps show as a dot.
     if (shown)
-      path += fmt::format(fmt::runtime(drawing ? "L{:.1f} {:.1f}" : "M{:.1f} {:.1f}h0"), x.place(line.steps[i]),
-                          y.place(line.values[i]));
+      path += fmt::format(fmt::runtime(drawing ? "L{:.1f} {:.1f}" : "M{:.1f} {:.1f}h0"), x.position(line.steps[i]),
+                          y.position(line.values[i]));
     drawing = shown;
   }
   return path;
@@ -115,9 +117,9 @@ std::string band_of(const Series& line, const Axis& x, const Axis& y) {
   std::string path, back;
   for (std::size_t i = 0; i < line.above.size(); ++i) {
     if (!y.shows(line.above[i]) || !y.shows(line.below[i])) continue;
-    const double at = x.place(line.steps[i]);
-    path += fmt::format("{}{:.1f} {:.1f}", path.empty() ? "M" : "L", at, y.place(line.above[i]));
-    back = fmt::format("L{:.1f} {:.1f}", at, y.place(line.below[i])) + back;
+    const double at = x.position(line.steps[i]);
+    path += fmt::format("{}{:.1f} {:.1f}", path.empty() ? "M" : "L", at, y.position(line.above[i]));
+    back = fmt::format("L{:.1f} {:.1f}", at, y.position(line.below[i])) + back;
   }
   return path.empty() ? "" : path + back + "Z";
 }
@@ -149,11 +151,11 @@ std::string grid(const Axis& x, const Axis& y) {
     svg += fmt::format(
         "<path class=\"grid\" d=\"M{} {:.1f}h{}\"/><text class=\"tick\" text-anchor=\"end\" x=\"{}\" "
         "y=\"{:.1f}\"{}>{}</text>\n",
-        left, y.place(tick), plot_width, left - 8, y.place(tick) + 4,
+        left, y.position(tick), plot_width, left - 8, y.position(tick) + 4,
         fits ? "" : fmt::format(" textLength=\"{}\" lengthAdjust=\"spacingAndGlyphs\"", left - 9), text);
   }
   for (double tick : below)
-    if (tick == std::floor(tick)) svg += foot_text(x.place(tick), number(tick, gap_of(below)));
+    if (tick == std::floor(tick)) svg += foot_text(x.position(tick), number(tick, gap_of(below)));
   return svg + fmt::format("<text class=\"tick\" text-anchor=\"middle\" x=\"{}\" y=\"{}\">step</text>\n",
                            left + plot_width / 2, height - 8);
 }

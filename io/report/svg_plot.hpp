@@ -15,7 +15,7 @@ struct Series {
 
 enum class Scale { linear, log };
 
-/// Marks of a plot: steps after which a run was restarted; steps after which it was saved, in a checkpoint that is
+/// Marks of a plot: steps after which a run was restarted. Steps after which it was saved, in a checkpoint that is
 /// still there or one that has been removed.
 struct Marks {
   std::vector<double> restarts, saves, removed;

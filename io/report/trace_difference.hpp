@@ -20,8 +20,8 @@ struct TraceComparison {
   std::optional<TraceDifference> difference;
 };
 
-/// Compares the steps that both files hold: what does not depend on the number of ranks, on how weights are held or on
-/// how anything travels. Throws Error{file} for a file that is no trace, or if they have no step in common.
+/// Compares the steps that both files hold, in what does not depend on ranks, on how weights are held or on how
+/// anything travels. Throws Error{file} for a file that is no trace, or if they have no step in common.
 TraceComparison compare_traces(const std::filesystem::path& a, const std::filesystem::path& b);
 
 /// One sentence.

@@ -8,13 +8,13 @@ namespace {
 
 constexpr std::size_t none = static_cast<std::size_t>(-1);
 
-/// A part of the word, in a doubly linked list of the parts that are left; id -1: merged into the part before.
-struct Part {
+/// A symbol of the word, in a doubly linked list of the symbols that are left; id -1: merged into the symbol before.
+struct Symbol {
   std::int32_t id;
   std::size_t before, after;
 };
 
-/// A pair that may be merged; valid only as long as its parts still have these ids.
+/// A pair that may be merged; valid only as long as its symbols still have these ids.
 struct Candidate {
   std::int32_t rank;
   std::size_t left;
@@ -37,34 +37,34 @@ std::size_t BytePairs::encode(std::string_view word, std::vector<std::int32_t>& 
       ids.push_back(whole->second);
       return std::string_view::npos;
     }
-  std::vector<Part> parts;
+  std::vector<Symbol> symbols;
   for (std::size_t i = 0; i < word.size(); ++i) {
     const auto found = ids_.find(std::string(1, word[i]));
     if (found == ids_.end()) return i;
-    parts.push_back({found->second, i == 0 ? none : i - 1, i + 1 < word.size() ? i + 1 : none});
+    symbols.push_back({found->second, i == 0 ? none : i - 1, i + 1 < word.size() ? i + 1 : none});
   }
   std::priority_queue<Candidate, std::vector<Candidate>, std::greater<>> open;
   const auto consider = [&](std::size_t left) {
-    if (left == none || parts[left].after == none) return;
-    const std::int32_t a = parts[left].id, b = parts[parts[left].after].id;
+    if (left == none || symbols[left].after == none) return;
+    const std::int32_t a = symbols[left].id, b = symbols[symbols[left].after].id;
     if (const auto merge = merges_.find(pair_of(a, b)); merge != merges_.end())
       open.push({merge->second.rank, left, a, b, merge->second.id});
   };
-  for (std::size_t i = 0; i + 1 < parts.size(); ++i) consider(i);
+  for (std::size_t i = 0; i + 1 < symbols.size(); ++i) consider(i);
   while (!open.empty()) {
     const Candidate best = open.top();
     open.pop();
-    Part& left = parts[best.left];
-    if (left.id != best.left_id || left.after == none || parts[left.after].id != best.right_id) continue;
-    Part& right = parts[left.after];
+    Symbol& left = symbols[best.left];
+    if (left.id != best.left_id || left.after == none || symbols[left.after].id != best.right_id) continue;
+    Symbol& right = symbols[left.after];
     left.id = best.id;
     right.id = -1;
     left.after = right.after;
-    if (left.after != none) parts[left.after].before = best.left;
+    if (left.after != none) symbols[left.after].before = best.left;
     consider(left.before);
     consider(best.left);
   }
-  for (std::size_t i = parts.empty() ? none : 0; i != none; i = parts[i].after) ids.push_back(parts[i].id);
+  for (std::size_t i = symbols.empty() ? none : 0; i != none; i = symbols[i].after) ids.push_back(symbols[i].id);
   return std::string_view::npos;
 }
 

@@ -7,7 +7,7 @@
 
 namespace tessera {
 
-/// Byte-pair encoding of the bytes of a word (Sennrich 2016): repeatedly merges the neighbouring pair whose merge has
+/// Byte-pair encoding of the bytes of a word (Sennrich 2016). Repeatedly merges the neighbouring pair whose merge has
 /// the lowest rank, of equals the leftmost, until no pair has a merge.
 class BytePairs {
  public:

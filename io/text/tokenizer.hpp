@@ -22,7 +22,7 @@ struct EndOfText {
 std::optional<EndOfText> end_of_text_in(const std::string& tokenizer_json);
 
 /// Tokenizer from a tokenizer.json of Hugging Face's `tokenizers`: byte-level BPE (GPT-2, Llama 3, Qwen) with its
-/// normalizers, added tokens, pre-tokenizers, and the tokens that a template puts around a text. encode() and
+/// normalizers, added tokens and pre-tokenizers. It has the tokens that a template puts around a text. encode() and
 /// bytes_of() give the same results as that library without truncation and padding, which a file may ask for.
 class Tokenizer final : public TextEncoding {
  public:

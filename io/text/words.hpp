@@ -38,8 +38,8 @@ class Words {
   std::vector<std::variant<WordCut, PrefixSpace, Spelling>> steps_;
 };
 
-/// A token of the vocabulary, or a spelled word, as bytes; false if it has other characters than those that stand for a
-/// byte: printable ones of Latin-1 for themselves, those from U+0100 on for the other bytes.
+/// A token of the vocabulary, or a spelled word, as bytes. False if it has other characters than those that stand for a
+/// byte. These are printable ones of Latin-1 for themselves, those from U+0100 on for the other bytes.
 bool read_spelled(std::string_view token, std::string& bytes);
 
 }  // namespace tessera

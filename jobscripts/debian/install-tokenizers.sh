@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Puts Python with what examples/prepare_data needs (PyPI: tokenizers, tqdm) into a per-user cache and prints its interpreter,
+# Puts Python with what examples/prepare_data needs (PyPI: tokenizers, tqdm, jinja2) into a per-user cache and prints its interpreter,
 # for the test of that program.
 set -euo pipefail
 shopt -s inherit_errexit
 . "$(dirname "$0")/cached.sh"
-packages=(tokenizers==0.22.1 tqdm==4.67.1)
+packages=(tokenizers==0.22.1 tqdm==4.67.1 jinja2==3.1.6 markupsafe==3.0.4)
 fetch() {
   claim "tokenizers-$(python3 -c 'import sys; print("%d.%d" % sys.version_info[:2])')" "${packages[*]}"
   echo "[tokenizers] fetching ${packages[*]}" >&2

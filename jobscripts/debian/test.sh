@@ -22,4 +22,4 @@ else
   set -- -L portable "$@"
 fi
 printf '\n[test] ctest\n'
-exec ctest --preset "$level" -j2 "$@"
+exec ctest --preset "$level" -j$((2 * $(nproc))) "$@"  # tests wait half of their time: for launchers, disks and time-outs

@@ -2,9 +2,9 @@
 #include "kernels/activation/activation.hpp"
 #include "kernels/base/math.hpp"
 
-/// Formulas that the back ends share, and a back end's faster versions of the portable kernels in activation.cpp: same
-/// arguments, already checked, and same bits, except for gelu and swiglu in bf16. Each returns false, with nothing
-/// done, if it has no faster version.
+/// Formulas that the back ends share, and a back end's faster versions of the portable kernels in activation.cpp. They
+/// have the same arguments, already checked, and same bits, except for gelu and swiglu in bf16. Each returns false,
+/// with nothing done, if it has no faster version.
 namespace tessera::activation {
 
 template <class A>

@@ -18,6 +18,12 @@ void check(const AttentionShape& shape, const Tensor& qkv, const Tensor& out, co
   require(lse.elements() == tokens * shape.heads, kernel, "lse is [sequences, H, T]");
 }
 
+void check_positions(const AttentionShape& shape, const Tensor& positions, const char* kernel) {
+  if (!positions) return;
+  require(positions.type == DType::i32 && positions.elements() == shape.sequences * shape.length, kernel,
+          "positions are i32 [tokens]");
+}
+
 // FLOPs: two operations for each pair of a query and a visible key, in each of `products` products of length D.
 double flops(const AttentionShape& shape, int products) {
   const auto pairs = 0.5 * static_cast<double>(shape.length) * static_cast<double>(shape.length + 1);
@@ -27,24 +33,27 @@ double flops(const AttentionShape& shape, int products) {
 }  // namespace
 
 void attention_forward(Stream& stream, Arena& arena, const AttentionShape& shape, const Tensor& out, const Tensor& lse,
-                       const Tensor& qkv) {
+                       const Tensor& qkv, const Tensor& positions) {
   check(shape, qkv, out, lse, "attention_forward");
+  check_positions(shape, positions, "attention_forward");
   stream.count_launch();
   stream.count_flops(flops(shape, 2));
   if (shape.sequences == 0) return;
-  attention::forward(stream, arena, shape, out, lse, qkv);
+  attention::forward(stream, arena, shape, out, lse, qkv, positions);
 }
 
 void attention_backward(Stream& stream, Arena& arena, const AttentionShape& shape, const Tensor& dqkv,
-                        const Tensor& dout, const Tensor& qkv, const Tensor& out, const Tensor& lse) {
+                        const Tensor& dout, const Tensor& qkv, const Tensor& out, const Tensor& lse,
+                        const Tensor& positions) {
   constexpr const char* kernel = "attention_backward";
   check(shape, qkv, out, lse, kernel);
   check(shape, dqkv, dout, lse, kernel);
+  check_positions(shape, positions, kernel);
   require(dqkv.type == qkv.type, kernel, "operands must be of one type");
   stream.count_launch();
   stream.count_flops(flops(shape, 5));
   if (shape.sequences == 0) return;
-  attention::backward(stream, arena, shape, dqkv, dout, qkv, out, lse);
+  attention::backward(stream, arena, shape, dqkv, dout, qkv, out, lse, positions);
 }
 
 }  // namespace tessera

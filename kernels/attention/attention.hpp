@@ -13,12 +13,16 @@ struct AttentionShape {
 /// out [tokens, H D] = softmax(q k^T / sqrt(D), causal) v; lse [sequences, H, T] (fp32, fp64 for fp64) is the
 /// logarithm of each row's sum, which backward needs. Scores and their softmax are in fp32 (fp64). Orders on `stream`.
 /// Temporaries come from `arena`.temp().
+///
+/// `positions` i32 [tokens] keep documents apart: a token's place in the part of its document that lies in its
+/// sequence, counted from 0. A token sees those of its own document alone. Empty: a sequence is one document.
 void attention_forward(Stream& stream, Arena& arena, const AttentionShape& shape, const Tensor& out, const Tensor& lse,
-                       const Tensor& qkv);
+                       const Tensor& qkv, const Tensor& positions = {});
 
-/// Computes dqkv from dout, with qkv, out and lse of forward. Writes every element of dqkv.
+/// Computes dqkv from dout, with qkv, out, lse and positions of forward. Writes every element of dqkv.
 void attention_backward(Stream& stream, Arena& arena, const AttentionShape& shape, const Tensor& dqkv,
-                        const Tensor& dout, const Tensor& qkv, const Tensor& out, const Tensor& lse);
+                        const Tensor& dout, const Tensor& qkv, const Tensor& out, const Tensor& lse,
+                        const Tensor& positions = {});
 
 /// The widest head in fp32 or bf16 that attention_backward() takes on this back end.
 std::int64_t most_head_dim();
@@ -32,7 +36,7 @@ void attention_extend(Stream& stream, Arena& arena, const AttentionShape& shape,
                       const Tensor& cache, const Tensor& qkv, std::int64_t first);
 
 /// Llama 3's scaling of rotary positions for longer sequences: pairs that turn fewer than `low_freq_factor` times in
-/// `original_seq_len` positions are slowed down by `factor`; pairs that turn more than `high_freq_factor` times are
+/// `original_seq_len` positions are slowed down by `factor`. Pairs that turn more than `high_freq_factor` times are
 /// not; those between in part.
 struct RopeScaling {
   double factor = 1;  ///< 1: no pair is slowed down
@@ -41,11 +45,14 @@ struct RopeScaling {
   bool operator==(const RopeScaling&) const = default;
 };
 
-/// Rotary position embedding in place on Q and K of qkv: pairs (j, j + D/2), angle = position * base^(-2j/D). `table`
-/// [T, D] holds cos in the first D/2 columns and sin in the rest, computed in fp64 and rounded once to fp32 (fp64 for
-/// fp64). `inverse` rotates back, which is also the gradient.
+/// Rotary position embedding in place on the first R elements of each head of Q and K of qkv: pairs (j, j + R/2), angle
+/// = position * base^(-2j/R). `table` [T, R] holds cos in the first R/2 columns and sin in the rest. It is computed in
+/// fp64 and rounded once to fp32 (fp64 for fp64). R is even and at most D. `inverse` rotates back, which is also the
+/// gradient. `positions` i32 [tokens], below T, as attention_forward() takes them; empty: a token's place in its
+/// sequence.
 enum class Rotation { forward, inverse };
-void rotary(Stream& stream, const AttentionShape& shape, const Tensor& qkv, const Tensor& table, Rotation direction);
+void rotary(Stream& stream, const AttentionShape& shape, const Tensor& qkv, const Tensor& table, Rotation direction,
+            const Tensor& positions = {});
 /// Fills `table` for rotary().
 void rotary_table(Stream& stream, const Tensor& table, double base, const RopeScaling& scaling = {});
 

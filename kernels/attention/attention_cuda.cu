@@ -45,7 +45,14 @@ struct Operands {
   T* qkv;
   std::int64_t length, heads, kv_heads, dim;
   double scale;
+  const std::int32_t* positions;  ///< of all tokens in their documents; null: a sequence is one document
 
+  /// The first key that a query of sequence `s` sees.
+  __device__ std::int64_t first_key(std::int64_t s, std::int64_t row) const {
+    if (positions == nullptr || row >= length) return 0;
+    const std::int64_t first = row - positions[s * length + row];
+    return first > 0 ? first : 0;
+  }
   __device__ std::int64_t columns() const { return (heads + 2 * kv_heads) * dim; }
   __device__ Head<T> packed(std::int64_t s, std::int64_t slot) const {
     return {qkv + s * length * columns() + slot * dim, columns()};
@@ -60,13 +67,14 @@ struct Operands {
 };
 
 template <class T>
-Operands<T> operands_of(const AttentionShape& s, const Tensor& qkv) {
+Operands<T> operands_of(const AttentionShape& s, const Tensor& qkv, const Tensor& positions) {
   return {qkv.as<std::remove_const_t<T>>(),
           s.length,
           s.heads,
           s.kv_heads,
           s.head_dim,
-          1 / std::sqrt(static_cast<double>(s.head_dim))};
+          1 / std::sqrt(static_cast<double>(s.head_dim)),
+          positions ? positions.as<std::int32_t>() : nullptr};
 }
 
 __device__ inline int thread_of_block() { return static_cast<int>(threadIdx.y) * side + static_cast<int>(threadIdx.x); }
@@ -162,8 +170,10 @@ __global__ void __launch_bounds__(side* side) forward_kernel(Operands<const T> i
   load(q, in.query(s, h), first, in.length, rows, dim);
   clear(o, rows, dim);
   A top[M], total[M];
-  for (int i = 0; i < M; ++i) top[i] = -std::numeric_limits<A>::infinity(), total[i] = 0;
-  for (std::int64_t key = 0; key < first + rows && key < in.length; key += rows) {
+  std::int64_t from[M];
+  for (int i = 0; i < M; ++i)
+    top[i] = -std::numeric_limits<A>::infinity(), total[i] = 0, from[i] = in.first_key(s, first + ty + side * i);
+  for (std::int64_t key = in.first_key(s, first) / rows * rows; key < first + rows && key < in.length; key += rows) {
     __syncthreads();
     load(k, in.key(s, g), key, in.length, rows, dim);
     load(v, in.value(s, g), key, in.length, rows, dim);
@@ -175,13 +185,16 @@ __global__ void __launch_bounds__(side* side) forward_kernel(Operands<const T> i
       A highest = top[i], part = 0;
       for (int j = 0; j < M; ++j) {
         const std::int64_t column = key + tx + side * j;
-        score[i][j] = column <= row ? score[i][j] * A(in.scale) : -std::numeric_limits<A>::infinity();
+        const bool seen = column <= row && column >= from[i];
+        score[i][j] = seen ? score[i][j] * A(in.scale) : -std::numeric_limits<A>::infinity();
         highest = score[i][j] > highest ? score[i][j] : highest;
       }
       highest = over_row(highest, [](A a, A b) { return a > b ? a : b; });
-      const A shrink = exp_of(top[i] - highest);
+      // Before the first key of its document a row has seen none.
+      const A shift = highest == -std::numeric_limits<A>::infinity() ? A(0) : highest;
+      const A shrink = exp_of(top[i] - shift);
       for (int j = 0; j < M; ++j) {
-        const A weight = exp_of(score[i][j] - highest);
+        const A weight = exp_of(score[i][j] - shift);
         p(ty + side * i, tx + side * j) = weight;
         part += weight;
       }
@@ -213,7 +226,7 @@ struct Upward {
 template <int M, class T, class A>
 __device__ void score_gradients(const Tile<A>& p, const Tile<A>& ds, const Tile<A>& q, const Tile<A>& k,
                                 const Tile<A>& v, const Tile<A>& dy, const Operands<const T>& in, const Upward<T>& up,
-                                std::int64_t head, std::int64_t query, std::int64_t key) {
+                                std::int64_t sequence, std::int64_t head, std::int64_t query, std::int64_t key) {
   const int ty = static_cast<int>(threadIdx.y), tx = static_cast<int>(threadIdx.x), dim = static_cast<int>(in.dim);
   A score[M][M], slope[M][M];
   row_products<M>(score, q, k, dim);
@@ -221,9 +234,11 @@ __device__ void score_gradients(const Tile<A>& p, const Tile<A>& ds, const Tile<
   for (int i = 0; i < M; ++i) {
     const std::int64_t row = query + ty + side * i;
     const bool real = row < in.length;
-    const A sum = real ? up.sums[head * in.length + row] : A(0), delta = real ? up.delta[head * in.length + row] : A(0);
+    const std::int64_t at = (sequence * in.heads + head) * in.length + row, from = in.first_key(sequence, row);
+    const A sum = real ? up.sums[at] : A(0), delta = real ? up.delta[at] : A(0);
     for (int j = 0; j < M; ++j) {
-      const bool seen = real && key + tx + side * j <= row;
+      const std::int64_t column = key + tx + side * j;
+      const bool seen = real && column <= row && column >= from;
       const A weight = seen ? exp_of(score[i][j] * A(in.scale) - sum) : A(0);
       p(ty + side * i, tx + side * j) = weight;
       ds(ty + side * i, tx + side * j) = weight * (slope[i][j] - delta) * A(in.scale);
@@ -247,12 +262,12 @@ __global__ void __launch_bounds__(side* side) dq_kernel(Operands<const T> in, Up
   load(q, in.query(s, h), first, in.length, rows, dim);
   load(dy, in.wide(up.dy, s, h), first, in.length, rows, dim);
   clear(dq, rows, dim);
-  for (std::int64_t key = 0; key < first + rows && key < in.length; key += rows) {
+  for (std::int64_t key = in.first_key(s, first) / rows * rows; key < first + rows && key < in.length; key += rows) {
     __syncthreads();
     load(k, in.key(s, g), key, in.length, rows, dim);
     load(v, in.value(s, g), key, in.length, rows, dim);
     __syncthreads();
-    score_gradients<M>(p, ds, q, k, v, dy, in, up, s * in.heads + h, first, key);
+    score_gradients<M>(p, ds, q, k, v, dy, in, up, s, h, first, key);
     __syncthreads();
     add_product<M, Turn::none>(dq, ds, k, dim);
   }
@@ -278,12 +293,13 @@ __global__ void __launch_bounds__(side* side) dkv_kernel(Operands<const T> in, U
   clear(dk, rows, dim);
   clear(dv, rows, dim);
   for (std::int64_t h = g * sharing; h < (g + 1) * sharing; ++h)
-    for (std::int64_t query = key; query < in.length; query += rows) {
+    // Queries of later documents see none of these keys.
+    for (std::int64_t query = key; query < in.length && in.first_key(s, query) < key + rows; query += rows) {
       __syncthreads();
       load(q, in.query(s, h), query, in.length, rows, dim);
       load(dy, in.wide(up.dy, s, h), query, in.length, rows, dim);
       __syncthreads();
-      score_gradients<M>(p, ds, q, k, v, dy, in, up, s * in.heads + h, query, key);
+      score_gradients<M>(p, ds, q, k, v, dy, in, up, s, h, query, key);
       __syncthreads();
       add_product<M, Turn::transposed>(dk, ds, q, dim);
       add_product<M, Turn::transposed>(dv, p, dy, dim);
@@ -320,10 +336,11 @@ dim3 grid_of(const AttentionShape& s, std::int64_t heads, int m) {
 }
 
 template <class T>
-void forward_as(Stream& stream, const AttentionShape& s, const Tensor& out, const Tensor& lse, const Tensor& qkv) {
+void forward_as(Stream& stream, const AttentionShape& s, const Tensor& out, const Tensor& lse, const Tensor& qkv,
+                const Tensor& positions) {
   with_tiles<T>(4, 1, s.head_dim, [&]<int M>() {
     start(stream, forward_kernel<T, M>, grid_of(s, s.heads, M), bytes_of<T>(M, 4, 1, s.head_dim),
-          operands_of<const T>(s, qkv), out.as<T>(), lse.as<Accumulator<T>>());
+          operands_of<const T>(s, qkv, positions), out.as<T>(), lse.as<Accumulator<T>>());
   });
 }
 
@@ -345,10 +362,10 @@ void products(Stream& stream, const AttentionShape& s, Accumulator<T>* delta, co
 
 template <class T>
 void backward_as(Stream& stream, const AttentionShape& s, const Tensor& dqkv, const Tensor& dout, const Tensor& qkv,
-                 const Tensor& lse, const Tensor& out, Accumulator<T>* delta) {
+                 const Tensor& lse, const Tensor& out, Accumulator<T>* delta, const Tensor& positions) {
   products<T>(stream, s, delta, dout, out);
-  const auto in = operands_of<const T>(s, qkv);
-  const auto gradient = operands_of<T>(s, dqkv);
+  const auto in = operands_of<const T>(s, qkv, positions);
+  const auto gradient = operands_of<T>(s, dqkv, positions);
   const Upward<T> up{dout.as<T>(), lse.as<Accumulator<T>>(), delta};
   with_tiles<T>(5, 2, s.head_dim, [&]<int M>() {
     start(stream, dq_kernel<T, M>, grid_of(s, s.heads, M), bytes_of<T>(M, 5, 2, s.head_dim), in, up, gradient);
@@ -372,22 +389,28 @@ constexpr std::array<Route, 0> routes;
 }  // namespace
 
 void forward(Stream& stream, Arena&, const AttentionShape& shape, const Tensor& out, const Tensor& lse,
-             const Tensor& qkv) {
-  for (const Route& route : routes)
-    if (route.forward(stream, shape, out, lse, qkv)) return;
-  if (library_forward(stream, shape, out, lse, qkv) || stream.dry()) return;
-  dispatch_real(qkv.type, "attention_forward", [&]<class T>() { forward_as<T>(stream, shape, out, lse, qkv); });
+             const Tensor& qkv, const Tensor& positions) {
+  if (!positions) {  // of which neither kernels for tensor cores nor cuDNN know
+    for (const Route& route : routes)
+      if (route.forward(stream, shape, out, lse, qkv)) return;
+    if (library_forward(stream, shape, out, lse, qkv)) return;
+  }
+  if (stream.dry()) return;
+  dispatch_real(qkv.type, "attention_forward",
+                [&]<class T>() { forward_as<T>(stream, shape, out, lse, qkv, positions); });
 }
 
 void backward(Stream& stream, Arena& arena, const AttentionShape& shape, const Tensor& dqkv, const Tensor& dout,
-              const Tensor& qkv, const Tensor& out, const Tensor& lse) {
-  for (const Route& route : routes)
-    if (route.backward(stream, arena, shape, dqkv, dout, qkv, out, lse)) return;
+              const Tensor& qkv, const Tensor& out, const Tensor& lse, const Tensor& positions) {
+  if (!positions)
+    for (const Route& route : routes)
+      if (route.backward(stream, arena, shape, dqkv, dout, qkv, out, lse)) return;
   const Arena::Frame frame(arena);
   const Tensor delta = arena.temp(lse.type, lse.shape);
-  if (library_backward(stream, shape, dqkv, dout, qkv, out, lse) || stream.dry()) return;
+  if (!positions && library_backward(stream, shape, dqkv, dout, qkv, out, lse)) return;
+  if (stream.dry()) return;
   dispatch_real(qkv.type, "attention_backward", [&]<class T>() {
-    backward_as<T>(stream, shape, dqkv, dout, qkv, lse, out, delta.as<Accumulator<T>>());
+    backward_as<T>(stream, shape, dqkv, dout, qkv, lse, out, delta.as<Accumulator<T>>(), positions);
   });
 }
 

@@ -24,9 +24,9 @@ constexpr std::int64_t block_rows = 128, strip_keys = 512, vector_length = 16;
 // Number of lanes, tasks that run at the same time: one pair of a sequence and a head per thread.
 int lanes_of(std::int64_t tasks) { return static_cast<int>(std::min<std::int64_t>(Runtime::threads(), tasks)); }
 
-// A block of queries, and a strip of keys [key, key + keys) that it may see.
+// A block of queries, the first strip of keys that any of them may see, and a strip of keys [key, key + keys).
 struct Block {
-  std::int64_t row, rows;
+  std::int64_t row, rows, first = 0;
   std::int64_t keys() const { return row + rows; }
 };
 struct Strip {
@@ -36,9 +36,24 @@ struct Strip {
 // Where heads lie in the packed projections, in elements.
 struct Places {
   std::int64_t length, heads, groups, dim, columns;
+  const std::int32_t* positions;  // of all tokens in their documents; null: a sequence is one document
 
-  explicit Places(const AttentionShape& s)
-      : length(s.length), heads(s.heads), groups(s.kv_heads), dim(s.head_dim), columns(s.columns()) {}
+  Places(const AttentionShape& s, const Tensor& documents)
+      : length(s.length),
+        heads(s.heads),
+        groups(s.kv_heads),
+        dim(s.head_dim),
+        columns(s.columns()),
+        positions(documents ? documents.as<std::int32_t>() : nullptr) {}
+  // First key that a query of a sequence sees.
+  std::int64_t first_key(std::int64_t sequence, std::int64_t row) const {
+    if (positions == nullptr) return 0;
+    return std::max<std::int64_t>(0, row - positions[sequence * length + row]);
+  }
+  Block in(std::int64_t sequence, Block block) const {
+    block.first = first_key(sequence, block.row) / strip_keys * strip_keys;
+    return block;
+  }
   std::int64_t out_columns() const { return heads * dim; }
   std::int64_t query(std::int64_t sequence, std::int64_t head) const {
     return sequence * length * columns + head * dim;
@@ -83,7 +98,7 @@ class Products {
     p.lda = distance_;
     p.ldb = at_.columns;
     p.ldc = at_.dim;
-    p.beta = strip.key == 0 ? 0 : 1;
+    p.beta = strip.key == block.first ? 0 : 1;
     return plans_.plan(p, lanes_);
   }
   /// sum [keys, D] = beta sum + weights^T times rows of `in`.
@@ -109,16 +124,21 @@ class Products {
 
 template <class F>
 void each_strip(const Block& block, const F& f) {
-  for (std::int64_t key = 0; key < block.keys(); key += strip_keys)
+  for (std::int64_t key = block.first; key < block.keys(); key += strip_keys)
     f(Strip{key, std::min(strip_keys, block.keys() - key)});
 }
 
-// Calls f with a strip of each shape and position that plans differ by: the first, the second, the last.
+// Calls f with a block and a strip of each shape and position that plans differ by. They are the first, the second, and
+// the last, which is the first where a document begins there.
 template <class F>
-void each_kind_of_strip(const Block& block, const F& f) {
+void each_kind_of_strip(const Places& at, Block block, const F& f) {
   const std::int64_t last = (block.keys() - 1) / strip_keys;
-  for (const std::int64_t i : {std::int64_t{0}, std::min<std::int64_t>(1, last), last})
-    f(Strip{i * strip_keys, std::min(strip_keys, block.keys() - i * strip_keys)});
+  const auto strip = [&](std::int64_t i) {
+    return Strip{i * strip_keys, std::min(strip_keys, block.keys() - i * strip_keys)};
+  };
+  for (const std::int64_t i : {std::int64_t{0}, std::min<std::int64_t>(1, last), last}) f(block, strip(i));
+  block.first = last * strip_keys;
+  if (at.positions != nullptr) f(block, strip(last));
 }
 
 // A lane's part of a scratch tensor [lanes, rows, columns].
@@ -127,12 +147,13 @@ A* lane_of(const Tensor& scratch, int lane) {
   return scratch.as<A>() + lane * scratch.shape[1] * scratch.shape[2];
 }
 
-// Masks the scores behind the first `seen` up to a whole number of vectors, which is returned: loops over it have no
-// slow remainder. The padding of rows leaves room for it.
+// Masks the scores before `first`, and those from `end` on up to a whole number of vectors. Returns that number of
+// scores: loops over it have no slow remainder. The padding of rows leaves room for it.
 template <class A>
-std::int64_t mask(A* scores, std::int64_t seen) {
-  const std::int64_t whole = round_up(seen, vector_length);
-  for (std::int64_t j = seen; j < whole; ++j) scores[j] = -std::numeric_limits<A>::infinity();
+std::int64_t mask(A* scores, std::int64_t first, std::int64_t end) {
+  const std::int64_t whole = round_up(end, vector_length);
+  for (std::int64_t j = 0; j < first; ++j) scores[j] = -std::numeric_limits<A>::infinity();
+  for (std::int64_t j = end; j < whole; ++j) scores[j] = -std::numeric_limits<A>::infinity();
   return whole;
 }
 
@@ -166,7 +187,8 @@ struct Forward {
   const Products<T>* products;
 
   // Forward of one block of queries of one head.
-  void operator()(const Block& block, std::int64_t sequence, std::int64_t head, int lane) const {
+  void operator()(const Block& whole, std::int64_t sequence, std::int64_t head, int lane) const {
+    const Block block = at.in(sequence, whole);
     A* const s = lane_of<A>(scores, lane);
     T* const w = lane_of<T>(weights, lane);
     A* const o = lane_of<A>(sums, lane);
@@ -177,7 +199,7 @@ struct Forward {
       products->scores(block, strip, at.columns).run(s + strip.key, q, k + strip.key * at.columns, nullptr, lane);
     });
     A shift[block_rows], total[block_rows];
-    for (std::int64_t r = 0; r < block.rows; ++r) total[r] = exponentials(block, r, s, w, shift[r]);
+    for (std::int64_t r = 0; r < block.rows; ++r) total[r] = exponentials(block, sequence, r, s, w, shift[r]);
     A* const l = lse + at.lse(sequence, head) + block.row;
     Row().each(block.rows, [&](std::int64_t r) { l[r] = shift[r] + log_of(total[r]); });
     each_strip(block, [&](const Strip& strip) {
@@ -190,17 +212,18 @@ struct Forward {
 
   // Row r of the block: scores s become e^(scale s - shift); `w` gets them rounded, with zeros for masked keys. Returns
   // their sum.
-  A exponentials(const Block& block, std::int64_t r, A* s, T* w, A& shift) const {
+  A exponentials(const Block& block, std::int64_t sequence, std::int64_t r, A* s, T* w, A& shift) const {
     const std::int64_t distance = scores.shape[2];
-    s += r * distance;
-    w += r * distance;
-    const std::int64_t whole = mask(s, block.row + r + 1);
+    s += r * distance + block.first;
+    w += r * distance + block.first;
+    const std::int64_t row_of = block.row + r, from = at.first_key(sequence, row_of) - block.first;
+    const std::int64_t whole = mask(s, from, row_of + 1 - block.first);
     const A scale = at.scale<A>(), by = scale * largest(s, whole);
     const Row row;
     row.each(whole, [=](std::int64_t j) { s[j] = exp_of(scale * s[j] - by); });
     if constexpr (!std::is_same_v<T, A>) row.each(whole, [=](std::int64_t j) { w[j] = static_cast<T>(s[j]); });
     const A sum = row.sum<A>(whole, [=](std::int64_t j) { return s[j]; });
-    row.each(block.keys() - whole, [=](std::int64_t j) { w[whole + j] = T(0.0f); });
+    row.each(block.keys() - block.first - whole, [=](std::int64_t j) { w[whole + j] = T(0.0f); });
     shift = by;
     return sum;
   }
@@ -216,9 +239,18 @@ struct Backward {
   Tensor scores, dscores, weights, dweights, dq, dk, dv;  // scratch of all lanes
   const Products<T>* products;
 
+  // Begins the sums of one key head; returns the beta of the first block's contribution. The last block of queries,
+  // which comes first, sees every key unless documents are apart.
+  float begin(int lane) const {
+    if (at.positions == nullptr) return 0;
+    for (A* const sum : {lane_of<A>(dk, lane), lane_of<A>(dv, lane)}) std::fill(sum, sum + at.length * at.dim, A(0));
+    return 1;
+  }
+
   // Backward of one block of queries, for all heads that share a key head. beta 0: this block is the first to add to
   // its lane's dk and dv.
-  void operator()(const Block& block, std::int64_t sequence, std::int64_t group, float beta, int lane) const {
+  void operator()(const Block& whole, std::int64_t sequence, std::int64_t group, float beta, int lane) const {
+    const Block block = at.in(sequence, whole);
     const std::int64_t heads = at.heads / at.groups;
     for (std::int64_t head = group * heads; head < (group + 1) * heads; ++head, beta = 1) {
       const T* const q = qkv + at.query(sequence, head) + block.row * at.columns;
@@ -231,7 +263,7 @@ struct Backward {
         products->scores(block, strip, at.columns).run(lane_of<A>(scores, lane), q, k, nullptr, lane);
         products->scores(block, strip, at.out_columns()).run(lane_of<A>(dscores, lane), dy, v, nullptr, lane);
         for (std::int64_t r = 0; r < block.rows; ++r)
-          differentiate(block, strip, r, lse[at.lse(sequence, head) + block.row + r], delta[r], lane);
+          differentiate(block, strip, sequence, r, lse[at.lse(sequence, head) + block.row + r], delta[r], lane);
         const T* const p = lane_of<T>(weights, lane);
         const T* const ds = lane_of<T>(dweights, lane);
         const std::int64_t first = strip.key * at.dim;
@@ -259,15 +291,18 @@ struct Backward {
 
   // Row r: p = e^(scale s - lse), ds = p (dp - delta), zeros for masked keys. The factor `scale` of ds is applied
   // later, to the sums over ds.
-  void differentiate(const Block& block, const Strip& strip, std::int64_t r, A row_lse, A delta, int lane) const {
+  void differentiate(const Block& block, const Strip& strip, std::int64_t sequence, std::int64_t r, A row_lse, A delta,
+                     int lane) const {
     const std::int64_t begin = r * scores.shape[2];
     const std::int64_t seen = std::clamp(block.row + r + 1 - strip.key, std::int64_t{0}, strip.keys);
+    const std::int64_t from =
+        std::clamp(at.first_key(sequence, block.row + r) - strip.key, std::int64_t{0}, seen);
     const A scale = at.scale<A>();
     A* const s = lane_of<A>(scores, lane) + begin;
     const A* const dp = lane_of<A>(dscores, lane) + begin;
     T* const w = lane_of<T>(weights, lane) + begin;
     T* const dw = lane_of<T>(dweights, lane) + begin;
-    const std::int64_t whole = mask(s, seen);
+    const std::int64_t whole = mask(s, from, seen);
     Row().each(whole, [=](std::int64_t j) {
       const A p = exp_of(scale * s[j] - row_lse);
       w[j] = static_cast<T>(p);
@@ -305,9 +340,9 @@ double operations_of_product(const Places& at) {
 
 template <class T>
 void forward_as(Stream& stream, Arena& arena, const AttentionShape& shape, const Tensor& out, const Tensor& lse,
-                const Tensor& qkv) {
+                const Tensor& qkv, const Tensor& positions) {
   using A = Accumulator<T>;
-  const Places at(shape);
+  const Places at(shape, positions);
   const std::int64_t tasks = shape.sequences * at.heads, distance = padded(at.length);
   const int lanes = lanes_of(tasks);
   const Tensor scores = arena.temp(dtype_of<A>, {lanes, block_rows, distance});
@@ -317,8 +352,7 @@ void forward_as(Stream& stream, Arena& arena, const AttentionShape& shape, const
   const Products<T> products(stream.library<Plans>(), at, distance, lanes);
   const Forward<T> head{at, qkv.as<T>(), out.as<T>(), lse.as<A>(), scores, weights, sums, &products};
   for (std::int64_t b = 0; b < blocks_of(at); ++b) {
-    const Block block = block_at(at, b);
-    each_kind_of_strip(block, [&](const Strip& strip) {
+    each_kind_of_strip(at, block_at(at, b), [&](const Block& block, const Strip& strip) {
       products.scores(block, strip, at.columns);
       products.weighted(block, strip);
     });
@@ -332,8 +366,7 @@ void forward_as(Stream& stream, Arena& arena, const AttentionShape& shape, const
 template <class T>
 void plan_backward(const Products<T>& products, const Places& at) {
   for (std::int64_t b = 0; b < blocks_of(at); ++b)
-    each_kind_of_strip(block_at(at, b), [&](const Strip& strip) {
-      const Block block = block_at(at, b);
+    each_kind_of_strip(at, block_at(at, b), [&](const Block& block, const Strip& strip) {
       for (std::int64_t columns : {at.columns, at.out_columns()}) {
         products.scores(block, strip, columns);
         for (float beta : {0.0f, 1.0f}) products.transposed(block, strip, columns, beta);
@@ -344,9 +377,9 @@ void plan_backward(const Products<T>& products, const Places& at) {
 
 template <class T>
 void backward_as(Stream& stream, Arena& arena, const AttentionShape& shape, const Tensor& dqkv, const Tensor& dout,
-                 const Tensor& qkv, const Tensor& out, const Tensor& lse) {
+                 const Tensor& qkv, const Tensor& out, const Tensor& lse, const Tensor& positions) {
   using A = Accumulator<T>;
-  const Places at(shape);
+  const Places at(shape, positions);
   const std::int64_t tasks = shape.sequences * at.groups, distance = padded(std::min(at.length, strip_keys));
   const int lanes = lanes_of(tasks);
   const auto scratch = [&](DType type, std::int64_t rows, std::int64_t columns) {
@@ -368,8 +401,7 @@ void backward_as(Stream& stream, Arena& arena, const AttentionShape& shape, cons
   each_block(stream, "attention_backward", at, tasks, lanes, products_of_group * operations_of_product(at),
              [=](const Block& block, std::int64_t task, int lane) {
                const std::int64_t sequence = task / at.groups, group = task % at.groups;
-               // The last block, which comes first, sees every key, so it can begin all sums.
-               heads(block, sequence, group, block.keys() == at.length ? 0 : 1, lane);
+               heads(block, sequence, group, block.keys() == at.length ? heads.begin(lane) : 1, lane);
                if (block.row == 0) heads.finish(sequence, group, lane);
              });
 }
@@ -377,16 +409,17 @@ void backward_as(Stream& stream, Arena& arena, const AttentionShape& shape, cons
 }  // namespace
 
 void forward(Stream& stream, Arena& arena, const AttentionShape& shape, const Tensor& out, const Tensor& lse,
-             const Tensor& qkv) {
+             const Tensor& qkv, const Tensor& positions) {
   const Arena::Frame frame(arena);
-  dispatch_real(qkv.type, "attention_forward", [&]<class T>() { forward_as<T>(stream, arena, shape, out, lse, qkv); });
+  dispatch_real(qkv.type, "attention_forward",
+                [&]<class T>() { forward_as<T>(stream, arena, shape, out, lse, qkv, positions); });
 }
 
 void backward(Stream& stream, Arena& arena, const AttentionShape& shape, const Tensor& dqkv, const Tensor& dout,
-              const Tensor& qkv, const Tensor& out, const Tensor& lse) {
+              const Tensor& qkv, const Tensor& out, const Tensor& lse, const Tensor& positions) {
   const Arena::Frame frame(arena);
   dispatch_real(qkv.type, "attention_backward",
-                [&]<class T>() { backward_as<T>(stream, arena, shape, dqkv, dout, qkv, out, lse); });
+                [&]<class T>() { backward_as<T>(stream, arena, shape, dqkv, dout, qkv, out, lse, positions); });
 }
 
 }  // namespace tessera::attention

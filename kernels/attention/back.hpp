@@ -7,12 +7,13 @@
 namespace tessera::attention {
 
 void forward(Stream& stream, Arena& arena, const AttentionShape& shape, const Tensor& out, const Tensor& lse,
-             const Tensor& qkv);
+             const Tensor& qkv, const Tensor& positions);
 void backward(Stream& stream, Arena& arena, const AttentionShape& shape, const Tensor& dqkv, const Tensor& dout,
-              const Tensor& qkv, const Tensor& out, const Tensor& lse);
+              const Tensor& qkv, const Tensor& out, const Tensor& lse, const Tensor& positions);
 
 /// A back end's faster version of the portable rotary(), with the same bits; arguments are checked; `sign` -1: the
 /// inverse. Returns false, having done nothing, if there is none.
-bool rotary(Stream& stream, const AttentionShape& shape, const Tensor& qkv, const Tensor& table, float sign);
+bool rotary(Stream& stream, const AttentionShape& shape, const Tensor& qkv, const Tensor& table, float sign,
+            const Tensor& positions);
 
 }  // namespace tessera::attention

@@ -1,6 +1,6 @@
 // Gradients of causal attention for heads of 64 columns on Hopper's tensor cores: TMA, wgmma, persistent blocks. Two
-// sweeps recompute the probabilities, one for dQ and one for dK and dV, so that each gradient is summed by one
-// warpgroup in its registers: seven products instead of five, but no atomics, no fp32 dQ in memory, and a fixed order.
+// sweeps recompute the probabilities, one for dQ and one for dK and dV. So each gradient is summed by one warpgroup in
+// its registers. That takes seven products instead of five, but no atomics, no fp32 dQ in memory, and a fixed order.
 // Compiled for sm_90a, apart from sources that include Kokkos.
 #include "kernels/attention/hopper.hpp"
 #include "kernels/attention/sweep_sm90a.cuh"
@@ -188,7 +188,7 @@ struct Queries : OverKeys {
   }
 };
 
-/// dK and dV: each group holds a strip of keys and values; the queries that see them, of all heads that share them, and
+/// dK and dV: each group holds a strip of keys and values. The queries that see them, of all heads that share them, and
 /// the gradients pass.
 struct Keys {
   enum Holding : int { key, value, held_count };

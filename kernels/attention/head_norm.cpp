@@ -11,25 +11,35 @@ namespace {
 // Tokens whose contributions to a weight's gradient are summed by one work item.
 constexpr std::int64_t block = 64;
 
-void check(const char* kernel, const AttentionShape& s, const Tensor& qkv, const Tensor& rstd) {
-  const std::int64_t tokens = s.sequences * s.length;
-  require(s.head_dim > 0 && qkv.elements() == tokens * s.columns(), kernel, "qkv is [tokens, (H + 2 G) D]");
-  require(rstd.elements() == tokens * (s.heads + s.kv_heads), kernel, "rstd is [tokens, H + G]");
-}
+// A token's row as segments of one norm each: queries, then keys; those from `normed` on are values, which are not
+// normalised. Work item i is segment i % all of token i / all.
+struct Segments {
+  std::int64_t queries, normed, all, q_width, k_width, tokens;
 
-// Work item i is head i % all of token i / all. Heads from `normed` on are values, which are not normalised.
-struct Heads {
-  std::int64_t queries, normed, all, dim, tokens;
-  explicit Heads(const AttentionShape& s)
-      : queries(s.heads),
-        normed(s.heads + s.kv_heads),
-        all(s.heads + 2 * s.kv_heads),
-        dim(s.head_dim),
-        tokens(s.sequences * s.length) {}
+  KOKKOS_INLINE_FUNCTION std::int64_t width(std::int64_t s) const { return s < queries ? q_width : k_width; }
+  // Index of a segment's first element.
+  KOKKOS_INLINE_FUNCTION std::int64_t begin(std::int64_t token, std::int64_t s) const {
+    const std::int64_t of_q = queries * q_width, columns = of_q + (all - queries) * k_width;
+    return token * columns + (s < queries ? s * q_width : of_q + (s - queries) * k_width);
+  }
 };
 
+// The segments of qkv whose number rstd [tokens, segments] tells: heads, or all queries and all keys.
+Segments segments_of(const char* kernel, const AttentionShape& s, const Tensor& qkv, const Tensor& rstd) {
+  const std::int64_t tokens = s.sequences * s.length, n = s.head_dim;
+  require(n > 0 && qkv.elements() == tokens * s.columns(), kernel, "qkv is [tokens, (H + 2 G) D]");
+  if (rstd.elements() == tokens * qk_norms(s, QkNormOver::head))
+    return {s.heads, s.heads + s.kv_heads, s.heads + 2 * s.kv_heads, n, n, tokens};
+  require(rstd.elements() == tokens * qk_norms(s, QkNormOver::width), kernel, "rstd is [tokens, H + G] or [tokens, 2]");
+  return {1, 2, 3, s.heads * n, s.kv_heads * n, tokens};  // mutation: norm_of_one_head_for_all
+}
+
+void check_weights(const char* kernel, const Segments& s, const Tensor& q, const Tensor& k) {
+  require(q.elements() == s.q_width && k.elements() == s.k_width, kernel, "weights are [D], or [H D] and [G D]");
+}
+
 template <class T>
-void forward(Stream& stream, const Heads& h, const Tensor& y, const Tensor& rstd, const Tensor& qkv, const Tensor& q,
+void forward(Stream& stream, const Segments& h, const Tensor& y, const Tensor& rstd, const Tensor& qkv, const Tensor& q,
              const Tensor& k, double eps) {
   using A = Accumulator<T>;
   T* const out = y.as<T>();
@@ -37,9 +47,9 @@ void forward(Stream& stream, const Heads& h, const Tensor& y, const Tensor& rstd
   const T *const in = qkv.as<T>(), *const of_q = q.as<T>(), *const of_k = k.as<T>();
   const A small = A(eps);
   launch_rows(stream, "head_norm_forward", h.tokens * h.all, KOKKOS_LAMBDA(const Row& row, std::int64_t i) {
-    const std::int64_t head = i % h.all, n = h.dim;
-    const T* const v = in + i * n;
-    T* const to = out + i * n;
+    const std::int64_t head = i % h.all, n = h.width(head), at = h.begin(i / h.all, head);
+    const T* const v = in + at;
+    T* const to = out + at;
     if (head >= h.normed) return row.each(n, [=](std::int64_t j) { to[j] = v[j]; });
     const T* const w = head < h.queries ? of_q : of_k;
     const A square = buffered_sum<A>(row, n, [=](std::int64_t j) { return A(v[j]) * A(v[j]); });
@@ -50,14 +60,14 @@ void forward(Stream& stream, const Heads& h, const Tensor& y, const Tensor& rstd
 }
 
 template <class T>
-void backward(Stream& stream, const Heads& h, const Tensor& dqkv, const Tensor& qkv, const Tensor& rstd,
+void backward(Stream& stream, const Segments& h, const Tensor& dqkv, const Tensor& qkv, const Tensor& rstd,
               const Tensor& q, const Tensor& k) {
   using A = Accumulator<T>;
   T* const out = dqkv.as<T>();
   const A* const rstds = rstd.as<A>();
   const T *const in = qkv.as<T>(), *const of_q = q.as<T>(), *const of_k = k.as<T>();
   launch_rows(stream, "head_norm_backward", h.tokens * h.normed, KOKKOS_LAMBDA(const Row& row, std::int64_t i) {
-    const std::int64_t head = i % h.normed, n = h.dim, at = (i / h.normed * h.all + head) * n;
+    const std::int64_t head = i % h.normed, n = h.width(head), at = h.begin(i / h.normed, head);
     const T *const v = in + at, *const w = head < h.queries ? of_q : of_k;
     T* const d = out + at;
     const A scale = rstds[i];
@@ -67,25 +77,26 @@ void backward(Stream& stream, const Heads& h, const Tensor& dqkv, const Tensor& 
   });
 }
 
-// parts [blocks, D]: for each block of tokens, the sum over its heads [first, last).
+// parts [blocks, width]: for each block of tokens, the sum over its segments [first, last), all of that width.
 template <class T>
-void block_sums(Stream& stream, const Heads& h, std::int64_t first, std::int64_t last, const Tensor& parts,
+void block_sums(Stream& stream, const Segments& h, std::int64_t first, std::int64_t last, const Tensor& parts,
                 const Tensor& dy, const Tensor& qkv, const Tensor& rstd) {
   using A = Accumulator<T>;
   A* const out = parts.as<A>();
   const A* const rstds = rstd.as<A>();
   const T *const up = dy.as<T>(), *const in = qkv.as<T>();
-  launch_strips(stream, "head_norm_sums", parts.rows(), h.dim, KOKKOS_LAMBDA(std::int64_t b, const Strip& strip) {
+  const std::int64_t width = parts.columns();
+  launch_strips(stream, "head_norm_sums", parts.rows(), width, KOKKOS_LAMBDA(std::int64_t b, const Strip& strip) {
     A sum[Strip::width];
     strip.each([&](std::int64_t l, std::int64_t) { sum[l] = 0; });
     const std::int64_t end = (b + 1) * block < h.tokens ? (b + 1) * block : h.tokens;
     for (std::int64_t t = b * block; t < end; ++t)
       for (std::int64_t head = first; head < last; ++head) {
         const A scale = rstds[t * h.normed + head];
-        const std::int64_t at = (t * h.all + head) * h.dim;
+        const std::int64_t at = h.begin(t, head);
         strip.each([&](std::int64_t l, std::int64_t j) { sum[l] += A(up[at + j]) * (A(in[at + j]) * scale); });
       }
-    strip.each([&](std::int64_t l, std::int64_t j) { out[b * h.dim + j] = sum[l]; });
+    strip.each([&](std::int64_t l, std::int64_t j) { out[b * width + j] = sum[l]; });
   });
 }
 
@@ -94,36 +105,35 @@ void block_sums(Stream& stream, const Heads& h, std::int64_t first, std::int64_t
 void head_norm_forward(Stream& stream, const AttentionShape& shape, const Tensor& y, const Tensor& rstd,
                        const Tensor& qkv, const Tensor& q, const Tensor& k, double eps) {
   constexpr const char* kernel = "head_norm_forward";
-  check(kernel, shape, qkv, rstd);
+  const Segments segments = segments_of(kernel, shape, qkv, rstd);
   require(y.elements() == qkv.elements(), kernel, "y has the shape of qkv");
-  require(q.elements() == shape.head_dim && k.elements() == shape.head_dim, kernel, "weights are [D]");
-  dispatch_real(qkv.type, kernel, [&]<class T>() { forward<T>(stream, Heads(shape), y, rstd, qkv, q, k, eps); });
+  check_weights(kernel, segments, q, k);
+  dispatch_real(qkv.type, kernel, [&]<class T>() { forward<T>(stream, segments, y, rstd, qkv, q, k, eps); });
 }
 
 void head_norm_backward(Stream& stream, const AttentionShape& shape, const Tensor& dqkv, const Tensor& qkv,
                         const Tensor& rstd, const Tensor& q, const Tensor& k) {
   constexpr const char* kernel = "head_norm_backward";
-  check(kernel, shape, qkv, rstd);
+  const Segments segments = segments_of(kernel, shape, qkv, rstd);
   require(dqkv.elements() == qkv.elements(), kernel, "dqkv has the shape of qkv");
-  require(q.elements() == shape.head_dim && k.elements() == shape.head_dim, kernel, "weights are [D]");
-  dispatch_real(qkv.type, kernel, [&]<class T>() { backward<T>(stream, Heads(shape), dqkv, qkv, rstd, q, k); });
+  check_weights(kernel, segments, q, k);
+  dispatch_real(qkv.type, kernel, [&]<class T>() { backward<T>(stream, segments, dqkv, qkv, rstd, q, k); });
 }
 
 void head_norm_weight_gradients(Stream& stream, Arena& arena, const AttentionShape& shape, const Gradient& dq,
                                 const Gradient& dk, const Tensor& dy, const Tensor& qkv, const Tensor& rstd) {
   constexpr const char* kernel = "head_norm_weight_gradients";
-  check(kernel, shape, qkv, rstd);
+  const Segments segments = segments_of(kernel, shape, qkv, rstd);
   require(dy.elements() == qkv.elements(), kernel, "dy has the shape of qkv");
   const Arena::Frame frame(arena);
-  const Heads heads(shape);
   const auto add = [&](const Gradient& gradient, std::int64_t first, std::int64_t last) {
-    const Tensor parts = arena.temp(rstd.type, {ceil_div(heads.tokens, block), heads.dim});
+    const Tensor parts = arena.temp(rstd.type, {ceil_div(segments.tokens, block), segments.width(first)});
     dispatch_real(qkv.type, kernel,
-                  [&]<class T>() { block_sums<T>(stream, heads, first, last, parts, dy, qkv, rstd); });
+                  [&]<class T>() { block_sums<T>(stream, segments, first, last, parts, dy, qkv, rstd); });
     bias_gradient(stream, gradient, parts);
   };
-  add(dq, 0, heads.queries);
-  add(dk, heads.queries, heads.normed);
+  add(dq, 0, segments.queries);
+  add(dk, segments.queries, segments.normed);
 }
 
 }  // namespace tessera

@@ -103,8 +103,8 @@ void describe_backward(Graph& graph, const AttentionShape& s, float scale) {
 }
 
 /// All the workspace that cuDNN gets, computed here so that it can be planned without a GPU: what cuDNN 9.19 asks for
-/// on sm_90 whatever the shape. Each row's sum; in backward the gradients of keys and values of every query head if
-/// heads share keys, and dP in bf16, which a fixed order of sums takes.
+/// on sm_90 whatever the shape. Each row's sum. In backward also the gradients of keys and values of every query head
+/// if heads share keys. There is dP in bf16, which a fixed order of sums takes.
 std::int64_t workspace_bytes(const AttentionShape& s, Direction direction) {
   constexpr std::int64_t own = 256;
   if (direction == Direction::forward) return own;

@@ -13,14 +13,17 @@ struct Rotate {
   T* qkv;
   const float* table;
   std::int64_t columns;
-  unsigned length, half;
+  unsigned length, dim, half;
   float sign;
+  const std::int32_t* positions;  ///< null: places in sequences
 
   __device__ void operator()(std::int64_t token, int p) const {
     const unsigned width = half / lanes<T>, head = static_cast<unsigned>(p) / width;
     const unsigned j = (static_cast<unsigned>(p) - head * width) * lanes<T>;
-    T* const x = qkv + token * columns + head * 2 * half + j;
-    const float* const angle = table + std::int64_t{2} * half * (static_cast<unsigned>(token) % length) + j;
+    T* const x = qkv + token * columns + head * dim + j;
+    const unsigned place = positions != nullptr ? static_cast<unsigned>(positions[token])
+                                                : static_cast<unsigned>(token) % length;
+    const float* const angle = table + std::int64_t{2} * half * place + j;
     auto low = Pack<T>::at(x), high = Pack<T>::at(x + half);
     for (int l = 0; l < lanes<T>; l += 4) {
       const auto cosines = Pack<float>::at(angle + l), sines = Pack<float>::at(angle + half + l);
@@ -36,20 +39,24 @@ struct Rotate {
 };
 
 template <class T>
-bool rotate(Stream& stream, const AttentionShape& shape, const Tensor& qkv, const Tensor& table, float sign) {
-  const std::int64_t half = shape.head_dim / 2, tokens = shape.sequences * shape.length;
-  if (!packs::whole<T>(half, qkv, table) || half % 4 != 0 || tokens > 0x7FFFFFFF) return false;
+bool rotate(Stream& stream, const AttentionShape& shape, const Tensor& qkv, const Tensor& table, float sign,
+            const Tensor& positions) {
+  const std::int64_t half = table.columns() / 2, tokens = shape.sequences * shape.length;
+  if (!packs::whole<T>(half, qkv, table) || shape.head_dim % lanes<T> != 0 || half % 4 != 0 || tokens > 0x7FFFFFFF)
+    return false;
   const Rotate<T> f{qkv.as<T>(), table.as<float>(), shape.columns(), static_cast<unsigned>(shape.length),
-                    static_cast<unsigned>(half), sign};
+                    static_cast<unsigned>(shape.head_dim), static_cast<unsigned>(half), sign,
+                    positions ? positions.as<std::int32_t>() : nullptr};
   packs::start_rows(stream, tokens, (shape.heads + shape.kv_heads) * half / lanes<T>, f);
   return true;
 }
 
 }  // namespace
 
-bool rotary(Stream& stream, const AttentionShape& shape, const Tensor& qkv, const Tensor& table, float sign) {
-  if (qkv.type == DType::bf16) return rotate<bf16>(stream, shape, qkv, table, sign);
-  return qkv.type == DType::f32 && rotate<float>(stream, shape, qkv, table, sign);
+bool rotary(Stream& stream, const AttentionShape& shape, const Tensor& qkv, const Tensor& table, float sign,
+            const Tensor& positions) {
+  if (qkv.type == DType::bf16) return rotate<bf16>(stream, shape, qkv, table, sign, positions);
+  return qkv.type == DType::f32 && rotate<float>(stream, shape, qkv, table, sign, positions);
 }
 
 }  // namespace tessera::attention

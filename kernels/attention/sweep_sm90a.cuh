@@ -1,6 +1,6 @@
 #pragma once
-// How persistent blocks of warpgroups sweep over tiles: which strips each block takes, and the rings in shared memory
-// through which one warpgroup loads what the others compute with. For sources compiled for sm_90a only.
+// How persistent blocks of warpgroups sweep over tiles. It says which strips each block takes, and has the rings in
+// shared memory through which one warpgroup loads what the others compute with. For sources compiled for sm_90a only.
 #include <cutlass/arch/barrier.h>
 #include <cutlass/arch/reg_reconfig.h>
 #include <cutlass/fast_math.h>
@@ -27,16 +27,16 @@ constexpr int loading_registers = 24, computing_registers = 160;
 constexpr unsigned held_stages = 2;  ///< a group's strip in shared memory: that of this item and that of the next
 
 /// One head of one sequence and `groups` of its strips. Place 0 has the most work. Tiles pass in one direction at even
-/// places and in the other at odd ones: the group that ends an item first begins the next one first.
+/// places and in the other at odd ones. The group that ends an item first begins the next one first.
 struct Item {
   int sequence, head, place = -1;  ///< -1: there are no more
   __device__ explicit operator bool() const { return place >= 0; }
   __device__ bool turned() const { return place % 2 != 0; }
 };
 
-/// Divides the items among the blocks. About as many heads as there are blocks are under way at a time, so that more
-/// of their tiles come from the L2 cache: batches of one head a block, and one of the rest. Of a batch the longest
-/// items come first, dealt out forwards and backwards in turn, which evens out their sum.
+/// Divides the items among the blocks. About as many heads as there are blocks are under way at a time, so that more of
+/// their tiles come from the L2 cache. That makes batches of one head a block, and one of the rest. Of a batch the
+/// longest items come first, dealt out forwards and backwards in turn, which evens out their sum.
 class Order {
  public:
   Order(int sequences, int heads, int places, int blocks)

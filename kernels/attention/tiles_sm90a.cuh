@@ -52,8 +52,8 @@ class Places {
   __device__ explicit Places(int thread_of_group) : thread_(thread_of_group) {}
   __device__ int row(int i) const { return thread_ / 32 * 16 + thread_ % 32 / 4 + (i & 2) * 4; }
   __device__ int column(int i) const { return thread_ % 4 * 2 + (i & 1) + (i & ~3) * 2; }
-  /// The 16 bytes of a tile whose address this thread gives when its warp loads or stores (ldmatrix, stmatrix) values
-  /// 8 k to 8 k + 7: four matrices of 8 x 8, two below each other, then the two to their right.
+  /// The 16 bytes of a tile whose address this thread gives when its warp loads or stores (ldmatrix, stmatrix) values 8
+  /// k to 8 k + 7. They are four matrices of 8 x 8, two below each other, then the two to their right.
   __device__ cute::uint128_t& chunk(Tile& tile, int k) const {
     const int row = thread_ / 32 * 16 + thread_ % 16, right = thread_ % 32 / 16;
     return *reinterpret_cast<cute::uint128_t*>(tile.value + row * side + ((right ^ row % 8) * 8 ^ k * 16));

@@ -2,7 +2,7 @@
 // and the queries that see them pass in tiles of 64: five products a tile. dK and dV are sums in registers. Blocks add
 // their parts of dQ to fp32 sums in global memory, in a fixed order: from the block on the diagonal back to the first.
 // Blocks start in that order and each begins at its own diagonal, two tiles after the block before it reached the same
-// queries, so that hardly any waits for its turn. Compiled for sm_90a, apart from sources that include Kokkos.
+// queries. So hardly any waits for its turn. Compiled for sm_90a, apart from sources that include Kokkos.
 #include <cuda/atomic>
 
 #include "kernels/attention/hopper.hpp"

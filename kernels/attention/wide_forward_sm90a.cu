@@ -1,4 +1,4 @@
-// Causal attention for heads of 128 columns on Hopper's tensor cores: two warpgroups of 64 queries pass over blocks of
+// Causal attention for heads of 128 columns on Hopper's tensor cores. Two warpgroups of 64 queries pass over blocks of
 // 128 keys, and one computes its softmax under the products of the other. Compiled for sm_90a, apart from sources that
 // include Kokkos.
 #include "kernels/attention/hopper.hpp"

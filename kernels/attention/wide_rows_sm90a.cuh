@@ -1,6 +1,6 @@
 #pragma once
-// What blocks of the gradients for heads of 128 columns share in global memory: sums of the queries' rows, and fp32
-// sums of dQ, to which blocks add in turn. For sources compiled for sm_90a only.
+// What blocks of the gradients for heads of 128 columns share in global memory. They are sums of the queries' rows, and
+// fp32 sums of dQ, to which blocks add in turn. For sources compiled for sm_90a only.
 #include <cuda.h>
 
 #include <cstdint>

@@ -1,6 +1,6 @@
 #pragma once
 // Only for CUDA sources. Bulk copies (cp.async.bulk) from global to shared memory by the copy engine of a
-// multiprocessor (Hopper and later): they occupy neither threads nor registers while they are under way.
+// multiprocessor (Hopper and later). They occupy neither threads nor registers while they are under way.
 #include <cuda_runtime_api.h>
 
 #include <cstdint>

@@ -6,8 +6,8 @@
 #include "kernels/base/platform.hpp"
 
 /// Elementary functions by + - * / only, so that host and GPU give the same bits and a compiler vectorises a loop over
-/// them: no branch, no table, no library call. Polynomials from the Cephes library (Moshier). The double overloads are
-/// the platform's own.
+/// them. They have no branch, no table, no library call. Polynomials from the Cephes library (Moshier). The double
+/// overloads are the platform's own.
 namespace tessera {
 
 /// e^x within 1 ulp (1.5 in the denormal range); 0 and infinity outside the range of fp32; NaN stays NaN.

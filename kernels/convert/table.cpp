@@ -6,7 +6,7 @@ namespace tessera {
 namespace {
 
 template <class To, class From> void convert_as(Stream& stream, const ConvertTable& table, int first, int last) {
-  const ConvertTable::Row* const rows = table.memory();
+  const ConvertTable::Row* const rows = table.device_rows();
   const std::int64_t before = table.rows()[static_cast<std::size_t>(first)].first_chunk;
   const std::int64_t end = table.rows()[static_cast<std::size_t>(last)].first_chunk;
   launch_rows(stream, "convert_table", end - before, KOKKOS_LAMBDA(const Row& row, std::int64_t r) {
@@ -31,12 +31,12 @@ ConvertTable::ConvertTable(std::span<const Pair> pairs) {
   for (const Pair& pair : pairs) {
     require(pair.to.type == to_ && pair.from.type == from_, "ConvertTable", "all pairs have the same two types");
     require(pair.to.elements() == pair.from.elements(), "ConvertTable", "element counts differ");
-    rows_.push_back({pair.to.data, pair.from.data, pair.to.elements(), chunks});
+    add({pair.to.data, pair.from.data, pair.to.elements(), chunks});
     for (const void* place : {pair.to.data, pair.from.data})
       aligned_ = aligned_ && reinterpret_cast<std::uintptr_t>(place) % 16 == 0;
     chunks += ceil_div(pair.to.elements(), chunk);
   }
-  rows_.push_back({nullptr, nullptr, 0, chunks});
+  add({nullptr, nullptr, 0, chunks});
 }
 
 void convert(Stream& stream, const ConvertTable& table, int first, int last) {

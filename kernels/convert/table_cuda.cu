@@ -63,8 +63,8 @@ bool convert_pairs(Stream& stream, const ConvertTable& table, int first, int las
   const std::int64_t before = chunk(first), chunks = chunk(last) - before;
   if (chunks == 0) return true;
   const auto blocks = static_cast<unsigned>(std::min<std::int64_t>(chunks, most_blocks));
-  start_kernel(space_of(stream).cuda_stream(), "convert_table", narrow, {blocks, block_threads}, table.memory(), first,
-               last, before, chunks);
+  start_kernel(space_of(stream).cuda_stream(), "convert_table", narrow, {blocks, block_threads}, table.device_rows(),
+               first, last, before, chunks);
   return true;
 }
 

@@ -6,19 +6,21 @@ namespace tessera {
 namespace {
 
 template <class T>
-void forward(Stream& stream, const Tensor& y, const Tensor& ids, const Tensor& tokens, const Tensor& positions) {
+void forward(Stream& stream, const Tensor& y, const Tensor& ids, const EmbeddingTables& tables, const Tensor& where) {
+  const Tensor &tokens = tables.tokens, &positions = tables.positions;
   using A = Accumulator<T>;
   const std::int64_t n = y.columns(), length = positions ? positions.rows() : 1;
   T* const out = y.as<T>();
   const std::int32_t* const id = ids.as<std::int32_t>();
   const T *const table = tokens.as<T>(), *const places = positions ? positions.as<T>() : nullptr;
+  const std::int32_t* const at = where ? where.as<std::int32_t>() : nullptr;
   launch_rows(stream, "embedding_forward", y.rows(), KOKKOS_LAMBDA(const Row& row, std::int64_t m) {
     const T* const token = table + id[m] * n;
     T* const to = out + m * n;
     if (places == nullptr) {
       row.each(n, [=](std::int64_t j) { to[j] = token[j]; });
     } else {
-      const T* const place = places + m % length * n;
+      const T* const place = places + (at != nullptr ? at[m] : m % length) * n;
       row.each(n, [=](std::int64_t j) { to[j] = T(A(token[j]) + A(place[j])); });
     }
   });
@@ -62,13 +64,15 @@ template <class T> void position_gradient(Stream& stream, const Gradient& dposit
 
 }  // namespace
 
-void embedding_forward(Stream& stream, const Tensor& y, const Tensor& ids, const Tensor& tokens,
-                       const Tensor& positions) {
+void embedding_forward(Stream& stream, const Tensor& y, const Tensor& ids, const EmbeddingTables& tables,
+                       const Tensor& at) {
+  const Tensor &tokens = tables.tokens, &positions = tables.positions;
   require(ids.elements() == y.rows() && tokens.columns() == y.columns(), "embedding_forward", "ids [M], tokens [V,C]");
   require(!positions || (positions.columns() == y.columns() && positions.rows() > 0), "embedding_forward",
           "positions are [T,C]");
-  if (!stream.dry() && embedding::forward(stream, y, ids, tokens, positions)) return;
-  dispatch_real(y.type, "embedding_forward", [&]<class T>() { forward<T>(stream, y, ids, tokens, positions); });
+  require(!at || (positions && at.elements() == y.rows()), "embedding_forward", "positions of tokens are [M]");
+  if (!at && !stream.dry() && embedding::forward(stream, y, ids, tokens, positions)) return;
+  dispatch_real(y.type, "embedding_forward", [&]<class T>() { forward<T>(stream, y, ids, tables, at); });
 }
 
 void embedding_token_gradient(Stream& stream, Arena& arena, const Gradient& dtokens, const Tensor& ids,

@@ -3,9 +3,15 @@
 
 namespace tessera {
 
-/// y [M,C] = tokens[id[m]] + positions[m mod T] (positions may be empty). ids: i32 [M].
-void embedding_forward(Stream& stream, const Tensor& y, const Tensor& ids, const Tensor& tokens,
-                       const Tensor& positions);
+/// Vectors of tokens [V,C], and of positions [T,C] or empty.
+struct EmbeddingTables {
+  Tensor tokens, positions;
+};
+
+/// y [M,C] = tokens[id[m]] + positions[m mod T] (positions may be empty), or + positions[at[m]] with `at`, i32 [M],
+/// below T. ids: i32 [M].
+void embedding_forward(Stream& stream, const Tensor& y, const Tensor& ids, const EmbeddingTables& tables,
+                       const Tensor& at = {});
 
 /// dtokens (fp32, fp64) = ((beta dtokens + dy[m0]) + dy[m1]) + ... over the positions m0 < m1 < ... of each token.
 /// Writes every row of dtokens if beta is 0. Without atomics: sorts positions by token, in space from arena.temp(),

@@ -29,7 +29,7 @@ constexpr bool agrees_on_blocks(Agreement a) {
 }
 
 /// Layout of a copy's scale array: each block's scale is repeated `repeat` times along rows and columns of the block
-/// grid; the array is then transposed or not, and padded with zeros to multiples of `pad`.
+/// grid. The array is then transposed or not, and padded with zeros to multiples of `pad`.
 struct ScaleLayout {
   Order order = Order::as_source;
   Block repeat, pad;
@@ -63,7 +63,7 @@ concept Format = requires(float amax, float tensor_amax, TensorScale tensor, typ
   { F::agreement } -> std::convertible_to<Agreement>;
   { F::tensor_amax } -> std::convertible_to<bool>;  // scales depend on the amax of the whole matrix
   { F::leaves_alpha } -> std::convertible_to<bool>;  // factors of products lack the tensor's scale
-  { F::hadamard } -> std::convertible_to<bool>;     // activations are rotated before the columnwise copy
+  { F::hadamard } -> std::convertible_to<bool>;     // takes rotation of columnwise copies, random rounding
   { F::scale_layout(Side::rowwise) } -> std::same_as<ScaleLayout>;
   { F::tensor_scale(tensor_amax) } -> std::same_as<TensorScale>;
   { F::encoding(amax, tensor) } -> std::same_as<Encoding<typename F::Scale>>;

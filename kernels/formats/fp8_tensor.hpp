@@ -3,7 +3,7 @@
 
 namespace tessera::formats {
 
-/// FP8 with one scale a matrix, that of its amax: the multiplier is a power of two, so that decoded values are exact in
+/// FP8 with one scale a matrix, that of its amax. The multiplier is a power of two, so that decoded values are exact in
 /// bf16 and an alpha of a product is exact too. Codes and the amax are stored, no scales; the columnwise copy is the
 /// transpose. Blocks are units of work alone.
 template <class ElementCodec>

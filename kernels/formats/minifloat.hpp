@@ -8,7 +8,7 @@
 namespace tessera::formats {
 
 /// A float of a few bits: sign, exponent with the IEEE bias, mantissa, subnormals. Encoding rounds to nearest even,
-/// saturates at `max_code` (infinities too) and maps every NaN to `nan_code`, without its sign; the sign of zero and of
+/// saturates at `max_code` (infinities too) and maps every NaN to `nan_code`, without its sign. The sign of zero and of
 /// underflow is kept. Source: OCP Microscaling Formats v1.0.
 template <int exponent_bits, int mantissa_bits, std::uint32_t max_code, std::uint32_t nan_code>
 struct Minifloat {
@@ -84,8 +84,8 @@ using E5M2 = Minifloat<5, 2, 0x7B, 0x7F>;  ///< max 57344
 
 /// E2M1: 0, .5, 1, 1.5, 2, 3, 4, 6, with sign; no infinity, no NaN.
 struct E2M1 : Minifloat<2, 1, 7, 7> {
-  /// Minifloat::encode by one addition: 2^22 times the binade of x (at least that of 1) has a unit in the last place
-  /// equal to the spacing of codes in that binade, so that adding it to |x| rounds to the nearest code.
+  /// Minifloat::encode by one addition. 2^22 times the binade of x (at least that of 1) has a unit in the last place
+  /// equal to the spacing of codes in that binade. So adding it to |x| rounds to the nearest code.
   TESSERA_FN static constexpr std::uint32_t encode(float x) {
     constexpr std::uint32_t one = 0x3F800000u;
     constexpr float top = max;

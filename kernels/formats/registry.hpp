@@ -59,7 +59,7 @@ struct FormatTraits {
   int bits;              ///< per element
   formats::Block block;  ///< of the rowwise copy
   DType data_type, scale_type;
-  bool scaled, plain, ragged, tensor_amax, leaves_alpha;
+  bool scaled, plain, ragged, tensor_amax, leaves_alpha, hadamard;
   formats::Columnwise columnwise;
   formats::Order columnwise_order;
   formats::Agreement agreement;
@@ -77,6 +77,7 @@ constexpr FormatTraits traits_of() {
           F::ragged,
           F::tensor_amax,
           F::leaves_alpha,
+          F::hadamard,
           F::columnwise,
           F::columnwise_order,
           F::agreement};

@@ -64,48 +64,61 @@ struct Amaxes {
   const float* of[alphas_at_once];
 };
 
-/// out[e] = the tensor step of a times that of b[e], which follow from the factors' amaxes. Two constants follow the
-/// alphas: zero and one.
-void write_alphas(Stream& stream, const Tensor& out, const Codes& a, const ExpertOperands& b) {
+/// Whose tensor scale, left out of a factor's values or codes, is in an alpha: null for a factor that lacks none.
+const float* scaled_by(const Operand& factor, bool native) {
+  if (!factor.codes) return nullptr;
+  const FormatTraits format = traits_of(factor.codes->format);
+  return (native ? format.tensor_amax : format.leaves_alpha) ? factor.codes->amax.as<float>() : nullptr;
+}
+FormatId format_of(const Operand& factor) { return factor.codes ? factor.codes->format : FormatId{}; }
+
+/// out[e] = the tensor step of a times that of b[e], which follow from the factors' amaxes; 1 for a factor that lacks
+/// no scale. Two constants follow the alphas: zero and one.
+void write_alphas(Stream& stream, const Tensor& out, const Operand& a, const ExpertOperands& b, bool native) {
   const std::int64_t members = out.elements() - 2, each = b.count == 1 ? members : 1;
   float* const alpha = out.as<float>();
-  const float* const of_a = a.amax.as<float>();
-  const FormatId format_a = a.format, format_b = b.list[0].codes->format;
+  const float* const of_a = scaled_by(a, native);
+  const FormatId format_a = format_of(a), format_b = format_of(b.list[0]);
   for (int begin = 0; begin < b.count; begin += alphas_at_once) {
     const int n = std::min(alphas_at_once, b.count - begin);
     Amaxes amaxes{};
-    for (int i = 0; i < n; ++i) amaxes.of[i] = b.list[begin + i].codes->amax.as<float>();
+    for (int i = 0; i < n; ++i) amaxes.of[i] = scaled_by(b.list[begin + i], native);
     const std::int64_t first = begin, count = n * each;
     launch(
         stream, "product_alphas", count + 2, KOKKOS_LAMBDA(std::int64_t e) {
           constexpr formats::Registry all;
-          if (e < count)
-            alpha[first + e] = formats::tensor_step(all, format_a, of_a[0]) *
-                               formats::tensor_step(all, format_b, amaxes.of[e / each][e % each]);
-          else
+          if (e < count) {
+            const float of_first = of_a ? formats::tensor_step(all, format_a, of_a[0]) : 1.0f;
+            const bool scaled = amaxes.of[e / each];
+            alpha[first + e] =
+                // mutation: alpha_of_the_first_member
+                of_first * (scaled ? formats::tensor_step(all, format_b, amaxes.of[e / each][e % each]) : 1.0f);
+          } else {
             alpha[members + e - count] = e == count ? 0.0f : 1.0f;
+          }
         });
   }
 }
 
 }  // namespace
 
-Tensor alphas_of(Stream& stream, const Product& product, const Addresses& at) {
+Tensor alphas_of(Stream& stream, const Product& product, const Addresses& at, Route route) {
   const std::int64_t members = at.b.count == 1 ? at.b.list[0].members : at.b.count;
   const std::int64_t alphas = product.form == Form::weight_gradient ? 1 : members;
   const std::int64_t bytes = (alphas + 2) * size_of(DType::f32);
   const Tensor alpha{stream.workspace("alphas of products", bytes), DType::f32, {alphas + 2}};
-  write_alphas(stream, alpha, *at.a.codes, at.b);
+  write_alphas(stream, alpha, at.a, at.b, route == Route::native);
   return alpha;
 }
 
 Decoded::Decoded(Stream& stream, const Product& product, const Addresses& at) : product_(product), places_(at) {
   product_.a = product_.b = std::nullopt;
   if (product.a) places_.a = values_of(stream, at.a, "decoded factor");
-  if (!product.b) return;
-  b_ = values_of(stream, at.b, "other decoded factor");
-  places_.b = {&b_, 1};
-  if (product.scaled) places_.alpha = alphas_of(stream, product, at);
+  if (product.b) {
+    b_ = values_of(stream, at.b, "other decoded factor");
+    places_.b = {&b_, 1};
+  }
+  if (product.scaled) places_.alpha = alphas_of(stream, product, at, Route::decoded);
 }
 
 }  // namespace tessera::gemm

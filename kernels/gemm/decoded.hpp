@@ -1,15 +1,17 @@
 #pragma once
 #include "kernels/base/stream.hpp"
 #include "kernels/gemm/product.hpp"
+#include "kernels/gemm/route.hpp"
 
 namespace tessera::gemm {
 
-/// The alphas of a scaled product of codes, for Addresses::alpha: of each b of an expert, in the stream's workspace,
-/// made from the factors' amaxes by one launch. Valid until the next product on the stream.
-Tensor alphas_of(Stream& stream, const Product& product, const Addresses& at);
+/// The alphas of a scaled product of codes, for Addresses::alpha: of each b of an expert, in the stream's workspace.
+/// One launch makes them from the amaxes of the factors that lack their tensor's scale. They are valid until the next
+/// product on the stream.
+Tensor alphas_of(Stream& stream, const Product& product, const Addresses& at, Route route);
 
-/// A product of codes turned into a product of bf16 values, for codes that no hardware unit multiplies. Each factor is
-/// decoded exactly to bf16 [rows, columns] in the stream's workspace, if it is not yet; the factors' tensor scales
+/// A product with factors of codes turned into one of bf16 values, for codes that no hardware unit multiplies. Each
+/// such factor is decoded exactly to bf16 [rows, columns] in the stream's workspace, if it is not yet; tensor scales
 /// become the product's alpha. Valid until the next product on the stream.
 class Decoded {
  public:

@@ -13,7 +13,7 @@ void multiply_experts(Stream& stream, const Product& product, const Addresses& p
 bool multiply_grouped(Stream& stream, const Product& product, const Addresses& places);
 
 /// multiply_experts() for FP8 blocks (fp8_block_1d times fp8_block; weight gradients: fp8_block_1d twice) on Hopper's
-/// tensor cores: sides in multiples of 8, the summed one of 16, no epilogue; offsets of weight gradients in multiples
+/// tensor cores: sides in multiples of 8, the summed one of 16, no epilogue. Offsets of weight gradients in multiples
 /// of 128. Only builds with CUTLASS for sm_90 have it; route_of() knows whether this one does.
 void multiply_grouped_blocks(Stream& stream, const Product& product, const Addresses& places);
 

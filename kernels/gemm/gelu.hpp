@@ -5,8 +5,8 @@
 
 namespace tessera::gemm {
 
-/// A product in bf16 with epilogue gelu or bias_gelu (forward) or dgelu (input gradient), on Hopper's tensor cores:
-/// beta 0, n and k in multiples of 8, every place at a multiple of 16 bytes.
+/// A product in bf16 with epilogue gelu or bias_gelu (forward) or dgelu (input gradient), on Hopper's tensor cores. It
+/// needs beta 0, n and k in multiples of 8, every place at a multiple of 16 bytes.
 void multiply_gelu(Stream& stream, const Product& product, const Addresses& places);
 
 }  // namespace tessera::gemm

@@ -1,4 +1,4 @@
-// Products with a fused gelu, or its gradient, on Hopper's tensor cores by CUTLASS: two groups of warps take tiles in
+// Products with a fused gelu, or its gradient, on Hopper's tensor cores by CUTLASS. Two groups of warps take tiles in
 // turn, so that the epilogue of one runs under the product of the other. Compiled for sm_90a, apart from sources that
 // include Kokkos.
 #include <cutlass/gemm/device/gemm_universal_adapter.h>

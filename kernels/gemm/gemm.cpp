@@ -26,7 +26,7 @@ constexpr DType sum_type(DType type) { return type == DType::f64 ? DType::f64 : 
 // A product of factors whose rows follow one another without gaps.
 Product described(const char* kernel, Form form, const Operand& a, const Operand& b, DType sum, float beta = 0) {
   require(a.data.shape.rank() > 0 && b.data.shape.rank() > 0, kernel, "a factor is a matrix");
-  Product p{.type = a.codes ? DType::bf16 : a.data.type, .sum = sum, .form = form};
+  Product p{.type = a.codes || b.codes ? DType::bf16 : a.data.type, .sum = sum, .form = form};
   if (a.codes) p.a = a.codes->format;
   if (b.codes) p.b = b.codes->format;
   p.m = form == Form::weight_gradient ? a.columns() : a.rows();
@@ -86,9 +86,8 @@ void check_codes(const Product& p, const Addresses& at, const char* kernel) {
   const Side of_b = p.form == Form::forward ? Side::rowwise : Side::columnwise;
   const auto fits = [&](const Operand& factor, std::optional<FormatId> format, Side side) {
     const bool same = factor.codes ? format == factor.codes->format && factor.codes->side == side : !format;
-    require(same, kernel, "factors of codes are of one format, and of the copy whose blocks run along the sum");
+    require(same, kernel, "codes of a factor are of one format, and of the copy whose blocks run along the sum");
   };
-  require(p.a.has_value() == p.b.has_value(), kernel, "both factors are codes, or neither");
   fits(at.a, p.a, of_a);
   for (int e = 0; e < at.b.count; ++e) fits(at.b.list[e], p.b, of_b);
 }
@@ -111,24 +110,25 @@ void count(Stream& stream, const Product& p) {
   stream.count_flops(2.0 * static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k));
 }
 
-// Whether factors' tensor scales are left to an alpha: of codes as they are, or of their decoded values.
-bool leaves_alpha(const Product& p, gemm::Route route) {
-  const FormatTraits a = traits_of(*p.a), b = traits_of(*p.b);
-  return route == gemm::Route::native ? a.tensor_amax && b.tensor_amax : a.leaves_alpha && b.leaves_alpha;
+// Whether a factor's tensor scale is left to an alpha: of codes as they are, or of their decoded values.
+bool leaves_alpha(const std::optional<FormatId>& factor, gemm::Route route) {
+  if (!factor) return false;
+  const FormatTraits format = traits_of(*factor);
+  return route == gemm::Route::native ? format.tensor_amax : format.leaves_alpha;
 }
 
 // Multiplies by the back end; codes that no unit multiplies are decoded first. Returns false for a scaled product with
 // an activation: one product cannot have both.
 bool multiplied(Stream& stream, Product p, Addresses at) {
-  if (!p.a) return gemm::multiply(stream, p, at);
+  if (!p.a && !p.b) return gemm::multiply(stream, p, at);
   const gemm::Route route = gemm::route_of(p);
-  p.scaled = leaves_alpha(p, route);
+  p.scaled = leaves_alpha(p.a, route) || leaves_alpha(p.b, route);
   if (stream.dry()) stream.library<gemm::Routes>().of.try_emplace(p, route);
   if (p.scaled && p.epilogue != Epilogue::none && p.epilogue != Epilogue::bias && p.epilogue != Epilogue::rounded)
     return false;
   if (route == gemm::Route::native) {
     require(!at.a.decoded() && !at.b.list[0].decoded(), "product of codes", "units that multiply codes take codes");
-    if (p.scaled) at.alpha = gemm::alphas_of(stream, p, at);
+    if (p.scaled) at.alpha = gemm::alphas_of(stream, p, at, route);
     return gemm::multiply(stream, p, at);
   }
   const gemm::Decoded values(stream, p, at);

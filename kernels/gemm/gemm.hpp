@@ -4,8 +4,8 @@
 
 /// Matrix products of a linear layer, y = x W^T + b with W [out, in]. Sums are in fp32 (fp64 for fp64) and rounded
 /// once. Each call is described by one gemm::Product, which its back end passes to a library. All tensors have one type
-/// unless said otherwise. Both factors may be codes, of the copy whose blocks run along the summed dimension (x and w
-/// rowwise in forward; dy rowwise and w columnwise for dx; dy and x columnwise for dw). Codes count as bf16, and are
+/// unless said otherwise. Both factors may be codes. Their blocks run along the summed dimension. In forward x and w
+/// are rowwise; for dx dy is rowwise and w columnwise; for dw dy and x are columnwise. Codes count as bf16, and are
 /// decoded first if the hardware cannot multiply them. With tensor scales, products are multiplied by the scales of
 /// both factors, in fp32, before anything is added. Everything orders on `stream`; nothing allocates after the first
 /// call of a shape. On the host, products are cut into fixed tiles, with progress() between them, so that equal
@@ -15,7 +15,7 @@ namespace tessera {
 /// y [M,N] = x [M,K] w^T + bias. `bias` [N] may be empty.
 void linear_forward(Stream& stream, const Tensor& y, const Operand& x, const Operand& w, const Tensor& bias = {});
 
-/// linear_forward with a GELU: pre [M,N] is the sum before the activation, kept for backward, and y = gelu(pre) (tanh
+/// linear_forward with a GELU: pre [M,N] is the sum before the activation, kept for backward. Then y = gelu(pre) (tanh
 /// form), computed from pre as stored or before its rounding.
 void linear_gelu_forward(Stream& stream, const Tensor& y, const Tensor& pre, const Operand& x, const Operand& w,
                          const Tensor& bias = {});
@@ -29,7 +29,7 @@ void linear_gelu_input_gradient(Stream& stream, const Tensor& dpre, const Operan
                                 const Tensor& pre);
 
 /// dw = beta dw + dy^T x, with dy [M,N], x [M,K], dw.sum [N,K]. dw.sum is fp32 (fp64 for fp64) when accumulation is
-/// fused into the product; it may also be of the operands' type with beta 0 (unfused: the product rounded once).
+/// fused into the product. It may also be of the operands' type with beta 0 (unfused: the product rounded once).
 void linear_weight_gradient(Stream& stream, const Gradient& dw, const Operand& dy, const Operand& x);
 
 /// db = beta db + column sums of dy [M,N], in fp32 (fp64 for fp64), rows added in a fixed order.

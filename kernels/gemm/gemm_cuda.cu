@@ -52,7 +52,7 @@ bool regular(const Product& p, const Addresses& at) {
   return p.n % 8 == 0 && p.k % 8 == 0 && columns::aligned(at.a.data) && columns::aligned(at.c.list[0].sum);
 }
 
-/// Fused gelu: by CUTLASS if this build has it for the GPU at hand, since cuBLASLt's own gelu makes a product a third
+/// Fused gelu: by CUTLASS if this build has it for the GPU at hand. For cuBLASLt's own gelu makes a product a third
 /// slower, and is good to bf16's digits only.
 bool run_gelu(Stream& stream, const Product& p, const Addresses& at) {
   if (p.a || p.type != DType::bf16 || !regular(p, at)) return false;  // of codes: the quantizer computes the gelu

@@ -164,7 +164,7 @@ void finish_tile(Stream& stream, const Product& whole, const Tile& tile, const T
 // Computes one tile by one library call a piece.
 template <class After>
 void multiply_tile(Stream& stream, Plans& plans, const Product& whole, const Tile& tile, const TilePlaces& at,
-                   std::span<const Piece> pieces, const Added& added, const After& after) {
+                   std::span<const DepthRange> pieces, const Added& added, const After& after) {
   for (std::size_t i = 0; i < pieces.size(); ++i) {
     const Product part = part_of(whole, tile, pieces[i].depth, i);
     plans.plan(part).run(at.sums, pieces[i].a + at.a, pieces[i].b + at.b,
@@ -177,7 +177,7 @@ void multiply_tile(Stream& stream, Plans& plans, const Product& whole, const Til
 }
 
 // Makes the plans and the scratch memory that the pieces of a product will need.
-void plan_tiles(Plans& plans, const Product& whole, std::span<const Piece> pieces) {
+void plan_tiles(Plans& plans, const Product& whole, std::span<const DepthRange> pieces) {
   for_each_tile(whole, [&](const Tile& tile) {
     if (finished_late(whole)) sum_of(plans, tile);
     for (std::size_t i = 0; i < pieces.size(); ++i) plans.plan(part_of(whole, tile, pieces[i].depth, i));
@@ -187,7 +187,7 @@ void plan_tiles(Plans& plans, const Product& whole, std::span<const Piece> piece
 // c = beta c + alpha (sum over pieces of a b) + bias. whole.k is the depth by which tiles are cut. after(row, column,
 // columns) runs on parts of rows while they are in the cache.
 template <class After = Nothing>
-void sum_pieces(Stream& stream, const Product& whole, void* c, std::span<const Piece> pieces,
+void sum_pieces(Stream& stream, const Product& whole, void* c, std::span<const DepthRange> pieces,
                 const Added& added = {}, const After& after = {}) {
   Plans& plans = stream.library<Plans>();
   if (stream.dry()) {
@@ -201,7 +201,7 @@ void sum_pieces(Stream& stream, const Product& whole, void* c, std::span<const P
 }
 
 // Cuts the summed dimension into equal pieces: a deep product is summed in fp32 before it is rounded.
-std::span<const Piece> even_pieces(Plans& plans, const Product& whole, const void* a, const void* b) {
+std::span<const DepthRange> even_pieces(Plans& plans, const Product& whole, const void* a, const void* b) {
   const std::int64_t depth = round_up(ceil_div(whole.k, ceil_div(whole.k, cut_of(whole).depth)), column_step);
   const std::int64_t step_a = (whole.stored_a() == Stored::plain ? 1 : whole.lda) * size_of(whole.type);
   const std::int64_t step_b = (whole.stored_b() == Stored::plain ? whole.ldb : 1) * size_of(whole.type);
@@ -304,7 +304,7 @@ void experts_times(Stream& stream, const Product& product, const Addresses& at) 
 }
 
 // The rows of one expert as pieces of a summed dimension, the last padded with zeros.
-std::span<const Piece> row_pieces(Plans& plans, const Tensor& dy, const Tensor& x, Range range) {
+std::span<const DepthRange> row_pieces(Plans& plans, const Tensor& dy, const Tensor& x, Range range) {
   plans.pieces.clear();
   for (std::int64_t row = range.begin; row < range.end;) {
     const std::int64_t left = range.end - row;

@@ -1,4 +1,4 @@
-// Products of experts whose factors are FP8 blocks, on Hopper's tensor cores by CUTLASS's grouped kernels: sums of 128
+// Products of experts whose factors are FP8 blocks, on Hopper's tensor cores by CUTLASS's grouped kernels. Sums of 128
 // codes are multiplied by their two scales and added up in fp32. One launch serves all experts, whose rows are counted
 // on the device. Compiled for sm_90a, apart from sources that include Kokkos.
 #include <cutlass/gemm/device/gemm_universal_adapter.h>
@@ -24,7 +24,7 @@ using hopper::Size;
 using hopper::stepping;
 using Code = cutlass::float_e4m3_t;
 
-/// CUTLASS's main loop, adapted: it expects each expert's scales in an array of their own, and is told here where they
+/// CUTLASS's main loop, adapted: it expects each expert's scales in an array of their own. It is told here where they
 /// lie in the array of all rows' scales.
 template <class Base>
 struct AmongOthers : Base {

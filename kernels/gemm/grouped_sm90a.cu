@@ -1,6 +1,6 @@
-// Products of experts on Hopper's tensor cores by CUTLASS's grouped kernels (TMA, wgmma, persistent blocks in pairs):
-// one launch for all experts, whose rows are counted on the device. Compiled for sm_90a, apart from sources that
-// include Kokkos.
+// Products of experts on Hopper's tensor cores by CUTLASS's grouped kernels (TMA, wgmma, persistent blocks in pairs).
+// There is one launch for all experts, whose rows are counted on the device. Compiled for sm_90a, apart from sources
+// that include Kokkos.
 #include <cutlass/gemm/device/gemm_universal_adapter.h>
 #include <cutlass/epilogue/collective/collective_builder.hpp>
 #include <cutlass/gemm/collective/collective_builder.hpp>

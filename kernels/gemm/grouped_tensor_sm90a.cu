@@ -1,5 +1,5 @@
 // Products of experts whose factors are FP8 codes with one scale each, on Hopper's tensor cores by CUTLASS's grouped
-// kernels, which add sums of a few codes up in fp32. The scales make an alpha. One launch serves all experts, whose
+// kernels. These add sums of a few codes up in fp32. The scales make an alpha. One launch serves all experts, whose
 // rows are counted on the device. Compiled for sm_90a, apart from sources that include Kokkos.
 #include <cutlass/gemm/device/gemm_universal_adapter.h>
 #include <cutlass/epilogue/collective/collective_builder.hpp>

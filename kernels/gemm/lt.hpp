@@ -22,10 +22,11 @@ struct LtPlaces {
   const float* scales_b = nullptr;
 };
 
-/// A stream's cuBLASLt: the library handle, and an algorithm for each product: the one that the stream's LibraryChoices
-/// name, else the candidate that measured.hpp names, else the library's first choice. That depends only on the product,
-/// the alignment of its places, the library's version and the GPU. No algorithm adds in an order that changes from run
-/// to run. A product of codes is described as codes are stored, a [m,k] and b [n,k], so always as Form::forward.
+/// A stream's cuBLASLt: the library handle, and an algorithm for each product. It is the one that the stream's
+/// LibraryChoices name, else the candidate that measured.hpp names, else the library's first choice. That depends only
+/// on the product, the alignment of its places, the library's version and the GPU. No algorithm adds in an order that
+/// changes from run to run. A product of codes is described as codes are stored, a [m,k] and b [n,k], so always as
+/// Form::forward.
 class LtPlans {
  public:
   LtPlans();

@@ -16,7 +16,7 @@ struct Codes {
 };
 
 /// One factor of a product, a matrix [rows, columns] or `members` of them at a fixed distance (a grouped expert
-/// weight): values, or codes of one side, or the bf16 values that codes stand for.
+/// weight). It is values, or codes of one side, or the bf16 values that codes stand for.
 struct Operand {
   Tensor data;  ///< of the first member; of codes, formats::data_shape of their side, or bf16 values
   std::int64_t members = 1;

@@ -34,7 +34,7 @@ class Lanes {
 };
 
 /// A range of the summed dimension: where it begins in the first tile's factors, and its length.
-struct Piece {
+struct DepthRange {
   const std::byte* a = nullptr;
   const std::byte* b = nullptr;
   std::int64_t depth = 0;
@@ -79,7 +79,7 @@ class Plans {
   /// Memory for the fp32 sums of a whole product whose tiles are summed on their own.
   std::byte* whole_sum(std::int64_t bytes) { return stream_.workspace("whole sums", bytes); }
 
-  std::vector<Piece> pieces;  ///< pieces of the current product
+  std::vector<DepthRange> pieces;  ///< pieces of the current product
 
  private:
   struct Entry {

@@ -145,7 +145,7 @@ void require_one_rounding(const Product& p) {
   require(p.sum == DType::f32 || p.beta == 0, "gemm", "a sum that goes on must be kept in fp32");
 }
 
-// A product of bf16 on a CPU without bf16 instructions, called from a parallel region: factors are widened to fp32,
+// A product of bf16 on a CPU without bf16 instructions, called from a parallel region. Factors are widened to fp32,
 // multiplied by oneDNN, and the sum is rounded once.
 class WideningPlan final : public Plan {
  public:
@@ -183,7 +183,7 @@ class WideningPlan final : public Plan {
 };
 
 // Sizes at which oneDNN without brgemm kernels is reproducible. Elsewhere a row's bits depend on the number of rows of
-// the call and on how its threads share them; they do not for multiples of 12 rows, at most 264, on one thread (seen of
+// the call and on how its threads share them. They do not for multiples of 12 rows, at most 264, on one thread (seen of
 // 2.6 at SSE4.1, AVX and AVX2).
 constexpr std::int64_t dozen = 12, most_rows = 240;
 
@@ -194,7 +194,7 @@ struct FactorCopy {
   bool made;
 
   // `across`: whether the summed dimension runs across lines. Then lines a multiple of 1 KiB apart, as usual sizes have
-  // them, share few places of a cache, and oneDNN takes twice the time: the copy leaves a gap between them.
+  // them, share few places of a cache, and oneDNN takes twice the time. The copy leaves a gap between them.
   FactorCopy(const Lines& of, DType type, std::int64_t padded, bool across)
       : lines(of),
         count(padded),

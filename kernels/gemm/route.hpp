@@ -16,9 +16,9 @@ enum class Route : std::uint8_t {
 /// routes with or without overlap, and a plan can predict it. A GPU build on a machine without a GPU plans for the GPU
 /// that it is built for.
 Route route_of(const Product& product);
-/// Whether any product with a factor a of this format takes the native route. If none does, activations and gradients
-/// are fake-quantized (make_factors()) instead of stored as codes.
-bool multiplies_codes(FormatId a);
+/// Whether products of this form take the native route for factors of these formats, in some shapes at least. If none
+/// do, activations and gradients are fake-quantized (make_factors()) instead of stored as codes.
+bool native_pair(Form form, FormatId a, FormatId b);
 
 /// CUDA builds only: compute capability times ten of the present GPU; without a GPU, of the first that this build is
 /// for.

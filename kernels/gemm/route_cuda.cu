@@ -54,16 +54,16 @@ int processor() {
   return built_for[0] / 10;
 }
 
-// Native products need rows of 16 bytes in the factors and in the result; scale arrays need a column for every row of a
+// Native products need rows of 16 bytes in the factors and in the result. Scale arrays need a column for every row of a
 // factor, padded to a multiple of 4.
 Route route_of(const Product& p) {
   const bool whole = p.m % 8 == 0 && p.n % 8 == 0 && p.k % 16 == 0;
   return whole && is_native(p) ? Route::native : Route::decoded;
 }
 
-bool multiplies_codes(FormatId a) {
-  if (a == x) return has_fp8_blocks() || has_grouped_fp8();
-  return (a == e4m3 || a == e5m2) && has_fp8_tensors();
+bool native_pair(Form form, FormatId a, FormatId b) {
+  const Product p{.form = form, .a = a, .b = b};
+  return fp8_blocks(p) ? has_fp8_blocks() || has_grouped_fp8() : fp8_tensors(p) && has_fp8_tensors();
 }
 
 }  // namespace tessera::gemm

@@ -17,8 +17,8 @@ struct TileSource {
   int begin_sum, end_sum;
 };
 
-/// A tile of a product of bf16 matrices on tensor cores: 128 x 128 sums in the registers of four warps, 64 x 64 each;
-/// factors come through three stages of shared memory while earlier ones are multiplied. Equal factors give equal bits.
+/// A tile of a product of bf16 matrices on tensor cores: 128 x 128 sums in the registers of four warps, 64 x 64 each.
+/// Factors come through three stages of shared memory while earlier ones are multiplied. Equal factors give equal bits.
 class TensorTile {
  public:
   static constexpr int m = 128, n = 128, threads = 128;

@@ -1,5 +1,6 @@
-// Cross entropy, one block of threads per row: online softmax (maximum and sum in one read), then a second read that
-// replaces the logits by their gradient. The second read comes from shared memory if two rows fit there, else from L2.
+// Cross entropy, one block of threads per row: online softmax (maximum and sum in one read). Then comes a second read,
+// which replaces the logits by their gradient. The second read comes from shared memory if two rows fit there, else
+// from L2.
 #include "kernels/base/bulk.cuh"
 #include "kernels/base/columns.cuh"
 #include "kernels/base/cuda.cuh"
@@ -92,7 +93,7 @@ struct Rows {
   const T* logits;
   const std::int32_t* targets;
   int vocabulary, padded;
-  float scale;
+  const double* scale;  ///< null without dlogits
 };
 
 template <class T, int lanes>
@@ -159,22 +160,35 @@ __device__ void row_loss(const Rows<T>& p, Row row, float wanted) {
     for (int piece = 0; piece * step < p.padded; ++piece) row.await(piece);
     return;
   }
-  const float share = p.scale / peak.sum;
+  const float scale = static_cast<float>(*p.scale), share = scale / peak.sum;
   for (int column = first, piece = 0; column < p.padded; column += step, ++piece) {
     row.await(piece);
     load(x, row.z + column);
     for (int l = 0; l < lanes; ++l) x[l] = E::of(x[l] - peak.top) * share;
     if (target >= column && target < column + lanes)
-      for (int l = 0; l < lanes; ++l) x[l] -= column + l == target ? p.scale : 0.0f;
+      for (int l = 0; l < lanes; ++l) x[l] -= column + l == target ? scale : 0.0f;
     if (column + lanes > p.vocabulary)
       for (int l = 0; l < lanes; ++l) x[l] = column + l < p.vocabulary ? x[l] : 0.0f;
     E::store(p.dlogits + at + column, x);
   }
 }
 
+/// A row that has no target.
+template <class T>
+__device__ void no_loss(const Rows<T>& p) {
+  constexpr int lanes = columns::widest<T>;
+  if (threadIdx.x == 0) p.losses[blockIdx.x] = 0;
+  if (p.dlogits == nullptr) return;
+  const float zeros[lanes] = {};
+  T* const row = p.dlogits + std::int64_t{blockIdx.x} * p.padded;
+  for (int column = static_cast<int>(threadIdx.x) * lanes; column < p.padded; column += block_threads * lanes)
+    Exponential<T>::store(row + column, zeros);
+}
+
 template <class T, bool in_shared>
 __global__ void __launch_bounds__(block_threads, 2) row_kernel(const Rows<T> p) {
   const T* const z = p.logits + std::int64_t{blockIdx.x} * p.padded;
+  if (p.targets[blockIdx.x] == no_target) return no_loss(p);
   const float wanted = float(z[p.targets[blockIdx.x]]);  // read before dlogits, which may be the same memory
   if constexpr (in_shared)
     row_loss(p, fetched(z, p.padded, block_threads * columns::widest<T>), wanted);
@@ -187,10 +201,10 @@ constexpr int half_of_shared = 112 << 10;
 
 template <class T>
 void start(Stream& stream, const Tensor& losses, const Tensor& dlogits, const Tensor& logits, const Tensor& targets,
-           std::int64_t vocabulary, double scale) {
+           std::int64_t vocabulary, const Tensor& scale) {
   const Rows<T> p{losses.as<float>(),         dlogits ? dlogits.as<T>() : nullptr, logits.as<T>(),
                   targets.as<std::int32_t>(), static_cast<int>(vocabulary),        static_cast<int>(logits.columns()),
-                  static_cast<float>(scale)};
+                  dlogits ? scale.as<double>() : nullptr};
   const auto rows = static_cast<unsigned>(logits.rows());
   const cudaStream_t queue = space_of(stream).cuda_stream();
   const int bytes = p.padded * static_cast<int>(sizeof(T));
@@ -219,7 +233,7 @@ __global__ void __launch_bounds__(sum_threads) sum_kernel(double* sum, const flo
 }  // namespace
 
 bool row_losses(Stream& stream, const Tensor& losses, const Tensor& dlogits, const Tensor& logits,
-                const Tensor& targets, std::int64_t vocabulary, double scale) {
+                const Tensor& targets, std::int64_t vocabulary, const Tensor& scale) {
   const bool fits = logits.type != DType::f64 && logits.columns() % 8 == 0 && logits.columns() < 1 << 30;
   if (!fits || logits.rows() == 0 || !columns::aligned(logits) || !columns::aligned(dlogits)) return false;
   stream.count_launch();

@@ -17,15 +17,14 @@ template <class T> void forward(Stream& stream, const Tensor& y, const Tensor& a
 }
 
 template <class T>
-void backward(Stream& stream, const Tensor& danswer, const Tensor& dlogits, const Tensor& dy, const Tensor& answer,
-              const Tensor& logits) {
+void backward(Stream& stream, const GateBackward& args) {
   using A = Accumulator<T>;
-  const std::int64_t n = dy.columns();
-  T* const out = danswer.as<T>();
-  A* const dz = dlogits.as<A>();
-  const T *const up = dy.as<T>(), *const in = answer.as<T>();
-  const A* const z = logits.as<A>();
-  launch_rows(stream, "gate_backward", dy.rows(), KOKKOS_LAMBDA(const Row& row, std::int64_t m) {
+  const std::int64_t n = args.dy.columns();
+  T* const out = args.danswer.as<T>();
+  A* const dz = args.dlogits.as<A>();
+  const T *const up = args.dy.as<T>(), *const in = args.answer.as<T>();
+  const A* const z = args.logits.as<A>();
+  launch_rows(stream, "gate_backward", args.dy.rows(), KOKKOS_LAMBDA(const Row& row, std::int64_t m) {
     const T *const g = up + m * n, *const a = in + m * n;
     const A s = moe::sigmoid(z[m]);
     const A along = buffered_sum<A>(row, n, [=](std::int64_t c) { return A(g[c]) * A(a[c]); });
@@ -46,14 +45,11 @@ void gate_forward(Stream& stream, const Tensor& y, const Tensor& answer, const T
   dispatch_real(y.type, "gate_forward", [&]<class T>() { forward<T>(stream, y, answer, logits); });
 }
 
-void gate_backward(Stream& stream, const Tensor& danswer, const Tensor& dlogits, const Tensor& dy, const Tensor& answer,
-                   const Tensor& logits) {
-  check("gate_backward", dy, answer, logits);
-  require(danswer.shape == dy.shape && dlogits.elements() == dy.rows(), "gate_backward",
+void gate_backward(Stream& stream, const GateBackward& args) {
+  check("gate_backward", args.dy, args.answer, args.logits);
+  require(args.danswer.shape == args.dy.shape && args.dlogits.elements() == args.dy.rows(), "gate_backward",
           "danswer is [M,C], dlogits [M]");
-  dispatch_real(dy.type, "gate_backward", [&]<class T>() {
-    backward<T>(stream, danswer, dlogits, dy, answer, logits);
-  });
+  dispatch_real(args.dy.type, "gate_backward", [&]<class T>() { backward<T>(stream, args); });
 }
 
 }  // namespace tessera

@@ -38,8 +38,8 @@ struct ArrivalShape {
   std::int64_t share = 0;             ///< rows that each rank sends, and receives with even routing
   std::int64_t room = 0;              ///< largest number of rows that a rank can receive
   std::int64_t held() const { return experts / ranks; }
-  /// Number of rows of the experts' products, gaps included, that suffices for `arriving` rows with any routing; at
-  /// least row_multiple, so that no product is empty.
+  /// Number of rows of the experts' products, gaps included, that suffices for `arriving` rows with any routing. It is
+  /// at least row_multiple, so that no product is empty.
   std::int64_t rows(std::int64_t arriving) const {
     const std::int64_t spread = (arriving + held() * (row_multiple - 1)) / row_multiple * row_multiple;
     return spread > row_multiple ? spread : row_multiple;
@@ -61,8 +61,8 @@ struct DispatchStats {
 void route(Stream& stream, Arena& arena, const RouterShape& shape, const Routing& routing, const Tensor& logits,
            const Tensor& bias = {});
 
-/// Sums of the auxiliary losses over the micro-batch: *balance += sum over sequences of E sum_e f_e P_e, where P_e is
-/// the mean over tokens of an expert's score divided by the token's sum of scores, and *z += sum over tokens of
+/// Sums of the auxiliary losses over the micro-batch: *balance += sum over sequences of E sum_e f_e P_e. P_e is the
+/// mean over tokens of an expert's score divided by the token's sum of scores. Further *z += sum over tokens of
 /// log_sum^2 (doubles on the device, either may be null). Summed in double in a fixed order, whatever the number of
 /// threads; one value a sequence from `arena`.temp(), given back on return. f_e is the expert's share of the sequence's
 /// slots, or of all that `counted` [E] fp32 (fp64) holds, if that is not empty: 0 where it holds none.
@@ -74,6 +74,23 @@ void add_load(Stream& stream, const Gradient& n, const RouterShape& shape, const
 
 /// *slots (a double on the device) += number of slots of the micro-batch's busiest expert.
 void add_busiest_expert(Stream& stream, const RouterShape& shape, const Routing& routing, double* slots);
+
+/// What is recorded of a layer's routing in a step: sums of integers, which add up over micro-batches and ranks in any
+/// order. As words (i64 [RoutingRecord::words(E)]): the load, then the rest.
+struct RoutingRecord {
+  static constexpr double entropy_unit = 1.0 / (1 << 20);  ///< nats
+
+  static constexpr std::int64_t words(std::int64_t experts) { return experts + 2; }
+  static constexpr std::int64_t entropy(std::int64_t experts) { return experts; }
+  static constexpr std::int64_t choices(std::int64_t experts) { return experts + 1; }
+};
+
+/// Adds a micro-batch's routing to `words`: each expert's slots, the entropy, and the digest of the chosen experts. The
+/// entropy is that of a token's scores divided by their sum. It is summed over tokens, each term rounded to the unit.
+/// The digest numbers slots in the global batch, of which `first_token` is the micro-batch's first token. Given equal
+/// scores, all back ends give equal integers. Orders on `stream`. Local.
+void record_routing(Stream& stream, const RouterShape& shape, const Routing& routing, const Tensor& words,
+                    std::int64_t first_token);
 
 /// Permutes tokens into rows: x_rows [S,C] = x [M,C] gathered by token_of_row; zero in gaps. Any type.
 void permute_forward(Stream& stream, const Tensor& x_rows, const Tensor& x, const Routing& routing);
@@ -107,9 +124,11 @@ void number_rows(Stream& stream, const Tensor& numbers, const Routing& routing, 
 
 /// y [M,C] = sigmoid(logits [M]) * answer [M,C], in fp32, rounded once; y may be answer. logits: fp32 (fp64).
 void gate_forward(Stream& stream, const Tensor& y, const Tensor& answer, const Tensor& logits);
-/// danswer [M,C] = sigmoid(logits) * dy, rounded once; dlogits [M] = s (1 - s) <dy, answer>.
-void gate_backward(Stream& stream, const Tensor& danswer, const Tensor& dlogits, const Tensor& dy, const Tensor& answer,
-                   const Tensor& logits);
+/// danswer [M,C] = sigmoid(logits [M]) * dy [M,C], rounded once; dlogits [M] = s (1 - s) <dy, answer [M,C]>.
+struct GateBackward {
+  Tensor danswer = {}, dlogits = {}, dy = {}, answer = {}, logits = {};
+};
+void gate_backward(Stream& stream, const GateBackward& args);
 
 /// dlogits [M,E] from dweight and both auxiliary losses. `balance_scale` and `z_scale` hold the coefficient times the
 /// scale of the loss: d/dlogits of balance_scale * sum_seq E sum f P + z_scale * sum_tokens lse^2, f constant, of

@@ -14,7 +14,7 @@ template <class T> void gather_rows(Stream& stream, const Tensor& x_rows, const 
     T* const to = out + r * n;
     const std::int64_t m = token[r];
     const T* const from = in + m * n;
-    row.each(n, [=](std::int64_t j) { to[j] = m < 0 ? T(0) : from[j]; });
+    row.each(n, [=](std::int64_t j) { to[j] = m < 0 ? T(0) : from[j]; });  // mutation: rows_between_experts_are_kept
   });
 }
 
@@ -144,6 +144,7 @@ void combine_backward(Stream& stream, const Tensor& dy_rows, const Tensor& dweig
       backward<T>(stream, dy_rows, dweight, dy, y_rows, routing);
     });
   const std::int32_t* const token = routing.token_of_row.as<std::int32_t>();
+  // mutation: gradients_between_experts_are_kept
   clear_unused(stream, "clear_padding", dy_rows, routing, KOKKOS_LAMBDA(std::int64_t r) { return token[r] < 0; });
 }
 

@@ -135,7 +135,7 @@ void choose_experts(Stream& stream, const RouterShape& shape, const Routing& rou
     for (std::int64_t j = 0; j < k; ++j) total += s[chosen[j]];
     total += moe::least_sum<A>();
     for (std::int64_t j = 0; j < k; ++j)
-      weights[m * k + j] = (renormalize ? s[chosen[j]] / total : s[chosen[j]]) * scale;
+      weights[m * k + j] = (renormalize ? s[chosen[j]] / total : s[chosen[j]]) * scale;  // mutation: bias_weighs
   });
 }
 
@@ -341,7 +341,7 @@ void add_load_to(Stream& stream, const Gradient& n, const RouterShape& shape, co
   launch(stream, "add_load", experts, KOKKOS_LAMBDA(std::int64_t e) {
     std::int64_t own = 0;
     for (std::int64_t b = 0; b < sequences; ++b) own += load[b * experts + e];
-    out[e] = beta == A(0) ? A(own) : beta * out[e] + A(own);
+    out[e] = beta == A(0) ? A(own) : beta * out[e] + A(own);  // mutation: counts_of_one_micro_batch
   });
 }
 

@@ -1,5 +1,5 @@
 // Chooses experts, a warp a token, and counts slots in shared memory. The bits are those of route.cpp: exponentials and
-// divisions are element by element, sums ascend in one lane after the other's place, and keys are integers.
+// divisions are element by element. Sums ascend in one lane after the other's place, and keys are integers.
 #include "kernels/base/cuda.cuh"
 #include "kernels/base/packs.cuh"
 #include "kernels/moe/back.hpp"

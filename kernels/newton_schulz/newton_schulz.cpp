@@ -14,7 +14,7 @@ using Batch = NewtonSchulzTable::Batch;
 /// norms[m] = max(|U|, 1e-15) of the table's m-th matrix. Squares are summed within chunks, then over chunks, in order.
 void measure(Stream& stream, const NewtonSchulzTable& table, double* sums, float* norms) {
   constexpr std::int64_t chunk = NewtonSchulzTable::chunk;
-  const Matrix* const rows = table.memory();
+  const Matrix* const rows = table.device_rows();
   const std::int64_t count = table.count();
   launch_rows(
       stream, "newton_schulz_squares", table.rows().back().first_chunk, KOKKOS_LAMBDA(const Row& row, std::int64_t r) {
@@ -28,6 +28,7 @@ void measure(Stream& stream, const NewtonSchulzTable& table, double* sums, float
       });
   launch_rows(
       stream, "newton_schulz_norms", count, KOKKOS_LAMBDA(const Row& row, std::int64_t m) {
+        // mutation: update_of_a_batch
         const std::int64_t first = rows[m].first_chunk, chunks = rows[m + 1].first_chunk - first;
         const auto sum = row.template sum<double>(chunks, [&](std::int64_t j) { return sums[first + j]; });
         row.once([&] {
@@ -39,7 +40,7 @@ void measure(Stream& stream, const NewtonSchulzTable& table, double* sums, float
 
 /// x[0] = bf16(U / norm), transposed if U has more rows than columns.
 void start(Stream& stream, const NewtonSchulzTable& table, const Batch& batch, const float* norms, bf16* scratch) {
-  const Matrix* const rows = table.memory();
+  const Matrix* const rows = table.device_rows();
   const std::int64_t first = table.rows()[static_cast<std::size_t>(batch.first)].first_x_row;
   const std::int64_t end = table.rows()[static_cast<std::size_t>(batch.last)].first_x_row;
   launch_rows(
@@ -57,7 +58,7 @@ void start(Stream& stream, const NewtonSchulzTable& table, const Batch& batch, c
 
 /// U = fp32(x[from]), transposed back.
 void finish(Stream& stream, const NewtonSchulzTable& table, const Batch& batch, const bf16* scratch, int from) {
-  const Matrix* const rows = table.memory();
+  const Matrix* const rows = table.device_rows();
   const std::int64_t first = table.rows()[static_cast<std::size_t>(batch.first)].first_row;
   const std::int64_t end = table.rows()[static_cast<std::size_t>(batch.last)].first_row;
   launch_rows(
@@ -75,7 +76,6 @@ void finish(Stream& stream, const NewtonSchulzTable& table, const Batch& batch, 
 
 void newton_schulz(Stream& stream, std::span<const NewtonSchulzStep> steps, const NewtonSchulzTable& table) {
   if (table.count() == 0) return;
-  require(table.memory() != nullptr, "newton_schulz", "the table has no place in device memory");
   const std::int64_t sums = table.rows().back().first_chunk * std::int64_t{sizeof(double)};
   std::byte* const norms =
       stream.workspace("Newton-Schulz norms", sums + table.count() * std::int64_t{sizeof(float)});

@@ -2,6 +2,7 @@
 #include <span>
 #include <vector>
 
+#include "kernels/base/device_table.hpp"
 #include "kernels/base/stream.hpp"
 
 namespace tessera {
@@ -11,50 +12,41 @@ struct NewtonSchulzStep {
   float a = 0, b = 0, c = 0;
 };
 
-/// The descriptor table of newton_schulz(): one row for each matrix, in device memory. Make it on the host; the caller
-/// then copies image() to device memory of bytes() and names it by place().
-class NewtonSchulzTable {
+/// A matrix U [rows, columns] and its X [small, big], which is U or its transpose. In scratch, rows of X are x_length
+/// elements apart and rows of A and B, [small, small], a_length; the padding between them is zero.
+struct NewtonSchulzRow {
+  float* values;
+  std::int64_t rows, columns, small, big, x_length, a_length;
+  std::int64_t x[2], a, b;  ///< offsets in the batch's scratch, in elements
+  /// Number of its first piece of each kind, counted over the table: chunks, rows of X and of U, tiles of A's upper
+  /// triangle and of X.
+  std::int64_t first_chunk, first_x_row, first_row, first_upper_tile, first_tile;
+  std::int64_t index;  ///< of the matrix, in the order given
+  TESSERA_FN bool turned() const { return rows > columns; }
+};
+
+/// The matrices of a newton_schulz(), the largest first, followed by one row with the end of every count.
+class NewtonSchulzTable : public DeviceTable<NewtonSchulzRow> {
  public:
   /// Elements whose squares are summed at a time.
   static constexpr std::int64_t chunk = 1024;
 
-  /// A matrix U [rows, columns] and its X [small, big], which is U or its transpose. In scratch, rows of X are x_length
-  /// elements apart and rows of A and B, [small, small], a_length; the padding between them is zero.
-  struct Row {
-    float* values;
-    std::int64_t rows, columns, small, big, x_length, a_length;
-    std::int64_t x[2], a, b;  ///< offsets in the batch's scratch, in elements
-    /// Number of its first piece of each kind, counted over the table: chunks, rows of X and of U, tiles of A's upper
-    /// triangle and of X.
-    std::int64_t first_chunk, first_x_row, first_row, first_upper_tile, first_tile;
-    std::int64_t index;  ///< of the matrix, in the order given
-    TESSERA_FN bool turned() const { return rows > columns; }
-  };
   /// A range of rows that are computed together.
   struct Batch {
     std::int64_t first, last;
   };
 
-  NewtonSchulzTable() = default;
   /// Matrices fp32 [rows, columns]. Throws Error{internal} for anything else.
-  explicit NewtonSchulzTable(std::span<const Tensor> matrices);
+  explicit NewtonSchulzTable(std::span<const Tensor> matrices = {});
 
-  static constexpr std::int64_t bytes(std::int64_t matrices) { return (matrices + 1) * std::int64_t{sizeof(Row)}; }
-  const void* image() const { return rows_.data(); }
-  void place(const Tensor& memory);
-
-  std::int64_t count() const { return rows_.empty() ? 0 : std::ssize(rows_) - 1; }
-  const Row* memory() const { return memory_; }
-  /// The rows on the host, the largest matrices first, followed by one row with the end of every count.
-  const std::vector<Row>& rows() const { return rows_; }
+  static constexpr std::int64_t bytes_of(std::int64_t matrices) { return DeviceTable::bytes_of(matrices + 1); }
+  std::int64_t count() const { return std::ssize(rows()) - 1; }
   const std::vector<Batch>& batches() const { return batches_; }
   std::int64_t scratch_bytes() const { return scratch_bytes_; }  ///< largest scratch of any batch
 
  private:
-  std::vector<Row> rows_;
   std::vector<Batch> batches_;
   std::int64_t scratch_bytes_ = 0;
-  const Row* memory_ = nullptr;
 };
 
 /// Newton-Schulz orthogonalisation: replaces every matrix U of the table by an approximation of the nearest orthogonal

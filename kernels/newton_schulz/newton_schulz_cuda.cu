@@ -131,7 +131,7 @@ std::int64_t batch_bytes() { return std::int64_t{256} << 20; }
 
 void step(Stream& stream, const NewtonSchulzTable& table, const NewtonSchulzTable::Batch& batch,
           const NewtonSchulzStep& coefficients, bf16* scratch, int to) {
-  const Job job{table.memory(), batch, 0, scratch, 1 - to, coefficients};
+  const Job job{table.device_rows(), batch, 0, scratch, 1 - to, coefficients};
   launch_tiles(stream, gram_tiles, job, table, &Matrix::first_upper_tile);
   launch_tiles(stream, polynomial_tiles, job, table, &Matrix::first_upper_tile);
   launch_tiles(stream, update_tiles, job, table, &Matrix::first_tile);

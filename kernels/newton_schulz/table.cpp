@@ -88,14 +88,9 @@ NewtonSchulzTable::NewtonSchulzTable(std::span<const Tensor> matrices) {
     batches_.back().last = row.index + 1;
     scratch_bytes_ = std::max(scratch_bytes_, taken * size_of(DType::bf16));
     end = behind(row);
-    rows_.push_back(row);
+    add(row);
   }
-  rows_.push_back(end);
-}
-
-void NewtonSchulzTable::place(const Tensor& memory) {
-  require(memory.bytes() == bytes(count()), "NewtonSchulzTable", "has another size than its memory");
-  memory_ = static_cast<const Row*>(memory.data);
+  add(end);
 }
 
 }  // namespace tessera

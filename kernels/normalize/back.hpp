@@ -6,15 +6,11 @@
 /// version for these arguments; the portable kernel runs then.
 namespace tessera::normalize {
 
-bool forward(Stream& stream, Norm kind, const Tensor& y, const Tensor& residual_out, const Tensor& mean,
-             const Tensor& rstd, const Tensor& x, const Tensor& branch, const Tensor& weight, const Tensor& bias,
-             double eps);
-bool backward(Stream& stream, Norm kind, const Tensor& dx, const Tensor& dy, const Tensor& x, const Tensor& mean,
-              const Tensor& rstd, const Tensor& weight);
+bool forward(Stream& stream, Norm kind, const NormForward& args);
+bool backward(Stream& stream, Norm kind, const NormBackward& args);
 /// `weight_parts` and `bias_parts` (empty without a bias) are temporaries [rows / rows_of_part, C], rounded up.
 inline constexpr std::int64_t rows_of_part = 32;
-bool gradients(Stream& stream, Norm kind, const Tensor& dx, const Gradient& dweight, const Gradient& dbias,
-               const Tensor& dy, const Tensor& x, const Tensor& mean, const Tensor& rstd, const Tensor& weight,
+bool gradients(Stream& stream, Norm kind, const Gradient& dweight, const Gradient& dbias, const NormBackward& args,
                const Tensor& weight_parts, const Tensor& bias_parts);
 
 }  // namespace tessera::normalize

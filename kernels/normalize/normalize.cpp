@@ -22,16 +22,15 @@ KOKKOS_INLINE_FUNCTION Moments<A> moments_of(const Row& row, std::int64_t n, con
 }
 
 template <class T, Norm kind>
-void forward(Stream& stream, const Tensor& y, const Tensor& residual_out, const Tensor& mean, const Tensor& rstd,
-             const Tensor& x, const Tensor& branch, const Tensor& weight, const Tensor& bias, double eps) {
+void forward(Stream& stream, const NormForward& args) {
   using A = Accumulator<T>;
-  const A small = A(eps);
-  const std::int64_t n = x.columns();
-  T *const out = y.as<T>(), *const sum = branch ? residual_out.as<T>() : nullptr;
-  const T *const in = x.as<T>(), *const added = branch ? branch.as<T>() : nullptr;
-  const T *const w = weight.as<T>(), *const b = bias ? bias.as<T>() : nullptr;
-  A *const means = kind == Norm::layer ? mean.as<A>() : nullptr, *const rstds = rstd.as<A>();
-  launch_rows(stream, "norm_forward", x.rows(), KOKKOS_LAMBDA(const Row& row, std::int64_t r) {
+  const A small = A(args.eps);
+  const std::int64_t n = args.x.columns();
+  T *const out = args.y.as<T>(), *const sum = args.branch ? args.residual_out.as<T>() : nullptr;
+  const T *const in = args.x.as<T>(), *const added = args.branch ? args.branch.as<T>() : nullptr;
+  const T *const w = args.weight.as<T>(), *const b = args.bias ? args.bias.as<T>() : nullptr;
+  A *const means = kind == Norm::layer ? args.mean.as<A>() : nullptr, *const rstds = args.rstd.as<A>();
+  launch_rows(stream, "norm_forward", args.x.rows(), KOKKOS_LAMBDA(const Row& row, std::int64_t r) {
     const T* v = in + r * n;
     if (added != nullptr) {
       const T *const left = v, *const right = added + r * n;
@@ -53,14 +52,13 @@ void forward(Stream& stream, const Tensor& y, const Tensor& residual_out, const 
 }
 
 template <class T, Norm kind>
-void backward(Stream& stream, const Tensor& dx, const Tensor& dy, const Tensor& x, const Tensor& mean,
-              const Tensor& rstd, const Tensor& weight) {
+void backward(Stream& stream, const NormBackward& args) {
   using A = Accumulator<T>;
-  const std::int64_t n = x.columns();
-  T* const out = dx.as<T>();
-  const T *const up = dy.as<T>(), *const in = x.as<T>(), *const w = weight.as<T>();
-  const A *const means = kind == Norm::layer ? mean.as<A>() : nullptr, *const rstds = rstd.as<A>();
-  launch_rows(stream, "norm_backward", x.rows(), KOKKOS_LAMBDA(const Row& row, std::int64_t r) {
+  const std::int64_t n = args.x.columns();
+  T* const out = args.dx.as<T>();
+  const T *const up = args.dy.as<T>(), *const in = args.x.as<T>(), *const w = args.weight.as<T>();
+  const A *const means = kind == Norm::layer ? args.mean.as<A>() : nullptr, *const rstds = args.rstd.as<A>();
+  launch_rows(stream, "norm_backward", args.x.rows(), KOKKOS_LAMBDA(const Row& row, std::int64_t r) {
     const T *const v = in + r * n, *const g = up + r * n;
     T* const d = out + r * n;
     const A center = means != nullptr ? means[r] : A(0), scale = rstds[r], share = A(1) / A(n);
@@ -93,13 +91,12 @@ template <class A> void add_blocks(Stream& stream, const Gradient& gradient, con
 
 // The sums over every block of rows of dy (x - mean) rstd and, unless `bias` is empty, of dy.
 template <class T>
-void block_sums(Stream& stream, const Tensor& weight, const Tensor& bias, const Tensor& dy, const Tensor& x,
-                const Tensor& mean, const Tensor& rstd) {
+void block_sums(Stream& stream, Norm kind, const Tensor& weight, const Tensor& bias, const NormBackward& args) {
   using A = Accumulator<T>;
-  const std::int64_t n = x.columns(), rows = x.rows();
+  const std::int64_t n = args.x.columns(), rows = args.x.rows();
   A *const weights = weight.as<A>(), *const biases = bias ? bias.as<A>() : nullptr;
-  const T *const up = dy.as<T>(), *const in = x.as<T>();
-  const A *const means = mean ? mean.as<A>() : nullptr, *const rstds = rstd.as<A>();
+  const T *const up = args.dy.as<T>(), *const in = args.x.as<T>();
+  const A *const means = kind == Norm::layer ? args.mean.as<A>() : nullptr, *const rstds = args.rstd.as<A>();
   launch_strips(stream, "norm_block_sums", weight.shape[0], n, KOKKOS_LAMBDA(std::int64_t b, const Strip& strip) {
     A along[Strip::width], plain[Strip::width];
     strip.each([&](std::int64_t l, std::int64_t) { along[l] = plain[l] = 0; });
@@ -123,6 +120,12 @@ void check_rows(const char* kernel, Norm kind, const Tensor& x, const Tensor& me
   require(kind == Norm::rms || mean.elements() == x.rows(), kernel, "mean is one value a row");
 }
 
+/// Of the gradients in `args`: those of the input.
+void check_input(const char* kernel, const NormBackward& args) {
+  require(args.dx.shape == args.x.shape && args.dy.shape == args.x.shape, kernel, "dx and dy have the shape of x");
+  require(args.weight.elements() == args.x.columns(), kernel, "weight is one value a column");
+}
+
 void check_gradients(const char* kernel, const Tensor& x, const Gradient& dweight, const Gradient& dbias) {
   require(dweight.sum.elements() == x.columns(), kernel, "dweight is one value a column");
   require(!dbias.sum || dbias.sum.elements() == x.columns(), kernel, "dbias is one value a column");
@@ -132,70 +135,60 @@ bool works(const Stream& stream, const Tensor& x) { return !stream.dry() && x.ro
 
 }  // namespace
 
-void norm_forward(Stream& stream, Norm kind, const Tensor& y, const Tensor& residual_out, const Tensor& mean,
-                  const Tensor& rstd, const Tensor& x, const Tensor& branch, const Tensor& weight, const Tensor& bias,
-                  double eps) {
-  check_rows("norm_forward", kind, x, mean, rstd);
-  require(y.shape == x.shape, "norm_forward", "y has the shape of x");
-  require(!branch || (branch.shape == x.shape && residual_out.shape == x.shape), "norm_forward",
+void norm_forward(Stream& stream, Norm kind, const NormForward& args) {
+  const Tensor& x = args.x;
+  check_rows("norm_forward", kind, x, args.mean, args.rstd);
+  require(args.y.shape == x.shape, "norm_forward", "y has the shape of x");
+  require(!args.branch || (args.branch.shape == x.shape && args.residual_out.shape == x.shape), "norm_forward",
           "branch and residual_out have the shape of x");
-  require(weight.elements() == x.columns() && (!bias || bias.elements() == x.columns()), "norm_forward",
+  require(args.weight.elements() == x.columns() && (!args.bias || args.bias.elements() == x.columns()), "norm_forward",
           "weight and bias are one value a column");
-  if (works(stream, x) && normalize::forward(stream, kind, y, residual_out, mean, rstd, x, branch, weight, bias, eps))
-    return;
+  if (works(stream, x) && normalize::forward(stream, kind, args)) return;
   dispatch_real(x.type, "norm_forward", [&]<class T>() {
-    if (kind == Norm::layer) forward<T, Norm::layer>(stream, y, residual_out, mean, rstd, x, branch, weight, bias, eps);
-    else forward<T, Norm::rms>(stream, y, residual_out, mean, rstd, x, branch, weight, bias, eps);
+    kind == Norm::layer ? forward<T, Norm::layer>(stream, args) : forward<T, Norm::rms>(stream, args);
   });
 }
 
-void norm_backward(Stream& stream, Norm kind, const Tensor& dx, const Tensor& dy, const Tensor& x, const Tensor& mean,
-                   const Tensor& rstd, const Tensor& weight) {
-  check_rows("norm_backward", kind, x, mean, rstd);
-  require(dx.shape == x.shape && dy.shape == x.shape, "norm_backward", "dx and dy have the shape of x");
-  require(weight.elements() == x.columns(), "norm_backward", "weight is one value a column");
-  if (works(stream, x) && normalize::backward(stream, kind, dx, dy, x, mean, rstd, weight)) return;
-  dispatch_real(x.type, "norm_backward", [&]<class T>() {
-    if (kind == Norm::layer) backward<T, Norm::layer>(stream, dx, dy, x, mean, rstd, weight);
-    else backward<T, Norm::rms>(stream, dx, dy, x, mean, rstd, weight);
+void norm_backward(Stream& stream, Norm kind, const NormBackward& args) {
+  check_rows("norm_backward", kind, args.x, args.mean, args.rstd);
+  check_input("norm_backward", args);
+  if (works(stream, args.x) && normalize::backward(stream, kind, args)) return;
+  dispatch_real(args.x.type, "norm_backward", [&]<class T>() {
+    kind == Norm::layer ? backward<T, Norm::layer>(stream, args) : backward<T, Norm::rms>(stream, args);
   });
 }
 
 void norm_weight_gradient(Stream& stream, Arena& arena, Norm kind, const Gradient& dweight, const Gradient& dbias,
-                          const Tensor& dy, const Tensor& x, const Tensor& mean, const Tensor& rstd) {
-  check_rows("norm_weight_gradient", kind, x, mean, rstd);
-  require(dy.shape == x.shape, "norm_weight_gradient", "dy has the shape of x");
-  check_gradients("norm_weight_gradient", x, dweight, dbias);
-  dispatch_real(x.type, "norm_weight_gradient", [&]<class T>() {
+                          const NormBackward& args) {
+  check_rows("norm_weight_gradient", kind, args.x, args.mean, args.rstd);
+  require(args.dy.shape == args.x.shape, "norm_weight_gradient", "dy has the shape of x");
+  check_gradients("norm_weight_gradient", args.x, dweight, dbias);
+  dispatch_real(args.x.type, "norm_weight_gradient", [&]<class T>() {
     using A = Accumulator<T>;
     const Arena::Frame frame(arena);
-    const Shape blocks{ceil_div(x.rows(), block), x.columns()};
+    const Shape blocks{ceil_div(args.x.rows(), block), args.x.columns()};
     const Tensor weight = arena.temp(dtype_of<A>, blocks);
     const Tensor bias = dbias.sum ? arena.temp(dtype_of<A>, blocks) : Tensor{};
-    block_sums<T>(stream, weight, bias, dy, x, kind == Norm::layer ? mean : Tensor{}, rstd);
+    block_sums<T>(stream, kind, weight, bias, args);
     add_blocks<A>(stream, dweight, weight);
     if (bias) add_blocks<A>(stream, dbias, bias);
   });
 }
 
-void norm_gradients(Stream& stream, Arena& arena, Norm kind, const Tensor& dx, const Gradient& dweight,
-                    const Gradient& dbias, const Tensor& dy, const Tensor& x, const Tensor& mean, const Tensor& rstd,
-                    const Tensor& weight) {
-  check_rows("norm_gradients", kind, x, mean, rstd);
-  check_gradients("norm_gradients", x, dweight, dbias);
-  require(dx.shape == x.shape && dy.shape == x.shape, "norm_gradients", "dx and dy have the shape of x");
-  require(weight.elements() == x.columns(), "norm_gradients", "weight is one value a column");
+void norm_gradients(Stream& stream, Arena& arena, Norm kind, const Gradient& dweight, const Gradient& dbias,
+                    const NormBackward& args) {
+  check_rows("norm_gradients", kind, args.x, args.mean, args.rstd);
+  check_gradients("norm_gradients", args.x, dweight, dbias);
+  check_input("norm_gradients", args);
   {
     const Arena::Frame frame(arena);
-    const Shape blocks{ceil_div(x.rows(), normalize::rows_of_part), x.columns()};
-    const Tensor parts = arena.temp(rstd.type, blocks);
-    const Tensor bias_parts = dbias.sum ? arena.temp(rstd.type, blocks) : Tensor{};
-    if (works(stream, x) &&
-        normalize::gradients(stream, kind, dx, dweight, dbias, dy, x, mean, rstd, weight, parts, bias_parts))
-      return;
+    const Shape blocks{ceil_div(args.x.rows(), normalize::rows_of_part), args.x.columns()};
+    const Tensor parts = arena.temp(args.rstd.type, blocks);
+    const Tensor bias_parts = dbias.sum ? arena.temp(args.rstd.type, blocks) : Tensor{};
+    if (works(stream, args.x) && normalize::gradients(stream, kind, dweight, dbias, args, parts, bias_parts)) return;
   }
-  norm_weight_gradient(stream, arena, kind, dweight, dbias, dy, x, mean, rstd);
-  norm_backward(stream, kind, dx, dy, x, mean, rstd, weight);
+  norm_weight_gradient(stream, arena, kind, dweight, dbias, args);
+  norm_backward(stream, kind, args);
 }
 
 }  // namespace tessera

@@ -419,38 +419,36 @@ T* place_of(const Tensor& t) {
 }
 
 template <class T, Norm kind>
-Backward<T> backward_of(const Tensor& dx, const Tensor& dy, const Tensor& x, const Tensor& mean, const Tensor& rstd,
-                        const Tensor& weight) {
-  return {dx.as<T>(),
-          dy.as<T>(),
-          x.as<T>(),
-          weight.as<T>(),
-          kind == Norm::layer ? mean.as<float>() : nullptr,
-          rstd.as<float>(),
-          static_cast<int>(x.rows()),
-          static_cast<int>(x.columns()),
-          1.0f / static_cast<float>(x.columns())};
+Backward<T> backward_of(const NormBackward& args) {
+  return {args.dx.as<T>(),
+          args.dy.as<T>(),
+          args.x.as<T>(),
+          args.weight.as<T>(),
+          kind == Norm::layer ? args.mean.as<float>() : nullptr,
+          args.rstd.as<float>(),
+          static_cast<int>(args.x.rows()),
+          static_cast<int>(args.x.columns()),
+          1.0f / static_cast<float>(args.x.columns())};
 }
 
 }  // namespace
 
-bool forward(Stream& stream, Norm kind, const Tensor& y, const Tensor& residual_out, const Tensor& mean,
-             const Tensor& rstd, const Tensor& x, const Tensor& branch, const Tensor& weight, const Tensor& bias,
-             double eps) {
-  if (!fits(x, {y, residual_out, branch, weight, bias})) return false;
+bool forward(Stream& stream, Norm kind, const NormForward& args) {
+  const Tensor& x = args.x;
+  if (!fits(x, {args.y, args.residual_out, args.branch, args.weight, args.bias})) return false;
   stream.count_launch();
   with_types(x.type, kind, [&]<class T, Norm k>() {
-    const Forward<T> p{y.as<T>(),
-                       branch ? residual_out.as<T>() : nullptr,
-                       k == Norm::layer ? mean.as<float>() : nullptr,
-                       rstd.as<float>(),
+    const Forward<T> p{args.y.as<T>(),
+                       args.branch ? args.residual_out.as<T>() : nullptr,
+                       k == Norm::layer ? args.mean.as<float>() : nullptr,
+                       args.rstd.as<float>(),
                        x.as<T>(),
-                       place_of<T>(branch),
-                       weight.as<T>(),
-                       place_of<T>(bias),
+                       place_of<T>(args.branch),
+                       args.weight.as<T>(),
+                       place_of<T>(args.bias),
                        static_cast<int>(x.rows()),
                        static_cast<int>(x.columns()),
-                       static_cast<float>(eps),
+                       static_cast<float>(args.eps),
                        1.0f / static_cast<float>(x.columns())};
     with_threads<T>(x.columns(), [&]<int packs>(dim3 threads) {
       start_kernel(space_of(stream).cuda_stream(), "norm_forward", forward_kernel<T, k, packs>,
@@ -460,13 +458,12 @@ bool forward(Stream& stream, Norm kind, const Tensor& y, const Tensor& residual_
   return true;
 }
 
-bool backward(Stream& stream, Norm kind, const Tensor& dx, const Tensor& dy, const Tensor& x, const Tensor& mean,
-              const Tensor& rstd, const Tensor& weight) {
-  if (!fits(x, {dx, dy, weight})) return false;
+bool backward(Stream& stream, Norm kind, const NormBackward& args) {
+  if (!fits(args.x, {args.dx, args.dy, args.weight})) return false;
   stream.count_launch();
-  with_types(x.type, kind, [&]<class T, Norm k>() {
-    const auto p = backward_of<T, k>(dx, dy, x, mean, rstd, weight);
-    with_threads<T>(x.columns(), [&]<int packs>(dim3 threads) {
+  with_types(args.x.type, kind, [&]<class T, Norm k>() {
+    const auto p = backward_of<T, k>(args);
+    with_threads<T>(args.x.columns(), [&]<int packs>(dim3 threads) {
       start_kernel(space_of(stream).cuda_stream(), "norm_backward", backward_kernel<T, k, packs>,
                    {blocks_of(p.rows, threads), threads}, p);
     });
@@ -474,15 +471,14 @@ bool backward(Stream& stream, Norm kind, const Tensor& dx, const Tensor& dy, con
   return true;
 }
 
-bool gradients(Stream& stream, Norm kind, const Tensor& dx, const Gradient& dweight, const Gradient& dbias,
-               const Tensor& dy, const Tensor& x, const Tensor& mean, const Tensor& rstd, const Tensor& weight,
+bool gradients(Stream& stream, Norm kind, const Gradient& dweight, const Gradient& dbias, const NormBackward& args,
                const Tensor& weight_parts, const Tensor& bias_parts) {
-  const std::int64_t rows = x.rows(), n = x.columns(), blocks = columns::blocks_of(rows);
-  if (!fits(x, {dx, dy, weight}) || blocks > weight_parts.rows()) return false;
+  const std::int64_t rows = args.x.rows(), n = args.x.columns(), blocks = columns::blocks_of(rows);
+  if (!fits(args.x, {args.dx, args.dy, args.weight}) || blocks > weight_parts.rows()) return false;
   stream.count_launch();
   const cudaStream_t queue = space_of(stream).cuda_stream();
-  with_types(x.type, kind, [&]<class T, Norm k>() {
-    const Gradients<T> g{backward_of<T, k>(dx, dy, x, mean, rstd, weight), weight_parts.as<float>(),
+  with_types(args.x.type, kind, [&]<class T, Norm k>() {
+    const Gradients<T> g{backward_of<T, k>(args), weight_parts.as<float>(),
                          place_of<float>(bias_parts)};
     with_gradient_threads<T>(n, [&]<int packs>(dim3 threads) {
       constexpr std::size_t bytes = Ahead<T, packs, factors>::bytes(most_gradient_threads<packs>);

@@ -1,7 +1,5 @@
 #include "kernels/optim/adamw.hpp"
 
-#include <cstring>
-
 #include "kernels/base/index.hpp"
 #include "kernels/base/launch.hpp"
 #include "kernels/optim/back.hpp"
@@ -24,6 +22,7 @@ void step_as(Stream& stream, const optim::AdamWStep& step) {
           const float* const g = run.gradient + begin;
           M *const m = static_cast<M*>(run.m) + begin, *const v = static_cast<M*>(run.v) + begin;
           const float decay = run.weight_decay;
+          // mutation: weights_written_before_their_masters
           row.each(count, [=](std::int64_t j) { factors.update(p[j], m[j], v[j], g[j], decay); });
           if (bf16* const rounded = run.rounded ? run.rounded + begin : nullptr)
             row.each(count, [=](std::int64_t j) { rounded[j] = bf16(p[j]); });
@@ -66,28 +65,27 @@ AdamWTable::Row row_of(const AdamWRange& run, DType moments, std::int64_t first_
 
 }  // namespace
 
-AdamWTable::AdamWTable(std::span<const AdamWRange> runs) : image_(static_cast<std::size_t>(bytes(std::ssize(runs)))) {
-  view_ = {nullptr, nullptr, std::ssize(runs), 0, runs.empty() ? DType::f32 : runs.front().m.type, true};
-  std::byte* at = image_.data();
+AdamWTable::AdamWTable(std::span<const AdamWRange> runs)
+    : view_{nullptr, nullptr, std::ssize(runs), 0, runs.empty() ? DType::f32 : runs.front().m.type, true} {
   for (const AdamWRange& run : runs) {
     const Row row = tessera::row_of(run, view_.moments, view_.chunks);
-    std::memcpy(at, &row, sizeof row);
-    at += sizeof row;
+    append(std::span(&row, 1));
     view_.chunks += ceil_div(row.count, chunk);
     for (const Tensor& part : {run.master, run.m, run.v, run.gradient, run.rounded})
       view_.aligned = view_.aligned && aligned(part);
   }
+  append_zeros(sizeof *view_.finished);
 }
 
-void AdamWTable::place(const Tensor& memory) {
-  require(memory.bytes() == std::ssize(image_), "AdamWTable", "has another size than its memory");
-  view_.rows = static_cast<const Row*>(memory.data);
-  view_.finished = reinterpret_cast<std::uint64_t*>(static_cast<std::byte*>(memory.data) + view_.count * sizeof(Row));
+AdamWTable::View AdamWTable::view() const {
+  View view = view_;
+  view.rows = reinterpret_cast<const Row*>(memory());
+  view.finished = reinterpret_cast<std::uint64_t*>(memory() + view.count * std::int64_t{sizeof(Row)});
+  return view;
 }
 
 void adamw_step(Stream& stream, const AdamWCoefficients& coefficients, const AdamWTable& table, AdamWClock* clock,
                 const ClipResult* clip, const float* rate) {
-  require(table.view().rows != nullptr, "adamw_step", "the table has no place in device memory");
   const optim::AdamWStep step{coefficients, table.view(), clock, clip, rate};
   if (!stream.dry() && optim::adamw_step(stream, step)) return;
   if (step.table.moments == DType::f32)

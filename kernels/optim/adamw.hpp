@@ -1,7 +1,7 @@
 #pragma once
 #include <span>
-#include <vector>
 
+#include "kernels/base/device_table.hpp"
 #include "kernels/base/stream.hpp"
 #include "kernels/reduce/reduce.hpp"
 
@@ -26,9 +26,8 @@ struct AdamWRange {
   Tensor rounded{};
 };
 
-/// The descriptor table of adamw_step(): one row for each run, in device memory. Make it on the host; the caller then
-/// copies image() to device memory of bytes() and names it by place().
-class AdamWTable {
+/// The runs of one adamw_step(), and behind them a counter of its blocks.
+class AdamWTable : public DeviceImage {
  public:
   /// Elements that a host thread or a block of device threads updates at a time.
   static constexpr std::int64_t chunk = 2048;
@@ -50,25 +49,22 @@ class AdamWTable {
     bool aligned;  ///< whether four elements of every tensor are one aligned access
   };
 
-  AdamWTable() = default;
   /// Throws Error{internal} if sizes or types do not match, or runs have moments of different types.
-  explicit AdamWTable(std::span<const AdamWRange> runs);
+  explicit AdamWTable(std::span<const AdamWRange> runs = {});
 
-  static constexpr std::int64_t bytes(std::int64_t runs) {
+  static constexpr std::int64_t bytes_of(std::int64_t runs) {
     return runs * std::int64_t{sizeof(Row)} + std::int64_t{sizeof(std::uint64_t)};
   }
-  const void* image() const { return image_.data(); }
-  void place(const Tensor& memory);
-  const View& view() const { return view_; }
+  /// Throws Error{internal} before bind().
+  View view() const;
 
  private:
-  std::vector<std::byte> image_;
-  View view_{};
+  View view_{};  ///< without addresses
 };
 
-/// Steps every run of the table in ONE launch, in place: t and the powers of beta advance, then g' = coefficient g;
-/// m = b1 m + (1-b1) g'; v = b2 v + (1-b2) g'^2; p -= lr ((m/c1) / (sqrt(v/c2) + eps) + wd p), c = 1 - beta^t. Computed
-/// in fp32 in the order written; bf16 moments are rounded once after use, and so is what goes to `rounded`. If
+/// Steps every run of the table in ONE launch, in place. First t and the powers of beta advance, then g' = coefficient
+/// g; m = b1 m + (1-b1) g'; v = b2 v + (1-b2) g'^2; p -= lr ((m/c1) / (sqrt(v/c2) + eps) + wd p), c = 1 - beta^t.
+/// Computed in fp32 in the order written; bf16 moments are rounded once after use, and so is what goes to `rounded`. If
 /// clip->skip is set nothing changes, nor does t. `clock`, `clip` and `rate` lie on the device. Orders on `stream`.
 /// Local. Source: Loshchilov and Hutter 2019.
 void adamw_step(Stream& stream, const AdamWCoefficients& coefficients, const AdamWTable& table, AdamWClock* clock,

@@ -11,7 +11,7 @@ void balance_step(Stream& stream, const Tensor& state, const Tensor& count, cons
   float* const values = state.as<float>();
   const float *const counts = count.as<float>(), *const kinds = kind.as<float>();
   launch(stream, "balance_step", n, KOKKOS_LAMBDA(std::int64_t i) {
-    if (clip->skip != 0 || kinds[i] == BalanceKind::none) return;
+    if (clip->skip != 0 || kinds[i] == BalanceKind::none) return;  // mutation: skipped_steps_balance
     if (kinds[i] == BalanceKind::load) {
       values[i] = counts[i];
       return;

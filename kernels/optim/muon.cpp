@@ -10,12 +10,11 @@ namespace {
 /// Calls f(part, j) for every element j of every part. Kernels take only a pointer and two counts of the table.
 template <class F>
 void launch_parts(Stream& stream, const char* name, const MuonTable& table, const ClipResult* clip, const F& f) {
-  require(table.memory() != nullptr || table.count() == 0, name, "the table has no place in device memory");
-  const MuonTable::Row* const rows = table.memory();
+  const MuonTable::Row* const rows = table.device_rows();
   const std::int64_t count = table.count();
   launch_rows(
       stream, name, table.chunks(), KOKKOS_LAMBDA(const Row& row, std::int64_t r) {
-        if (clip->skip != 0) return;
+        if (clip->skip != 0) return;  // mutation: momentum_of_a_skipped_step
         const MuonTable::Row& part = row_of_piece(rows, 0, count, &MuonTable::Row::first_chunk, r);
         const std::int64_t begin = (r - part.first_chunk) * MuonTable::chunk, left = part.count - begin;
         f(row, part, begin, left < MuonTable::chunk ? left : MuonTable::chunk);
@@ -69,15 +68,10 @@ MuonTable::MuonTable(std::span<const MuonPart> parts) {
             "master and gradient are f32");
     require((moments_ == DType::f32 || moments_ == DType::bf16) && part.momentum.type == moments_, "MuonTable",
             "the momentum of all parts is f32, or of all bf16");
-    rows_.push_back({part.master.as<float>(), part.momentum.data, part.gradient.as<float>(), chunks_, n,
-                     static_cast<float>(part.scale)});
+    add({part.master.as<float>(), part.momentum.data, part.gradient.as<float>(), chunks_, n,
+         static_cast<float>(part.scale)});
     chunks_ += ceil_div(n, chunk);
   }
-}
-
-void MuonTable::place(const Tensor& memory) {
-  require(memory.bytes() == bytes(count()), "MuonTable", "has another size than its memory");
-  memory_ = static_cast<const Row*>(memory.data);
 }
 
 void muon_momentum(Stream& stream, const MuonMomentum& momentum, const MuonTable& table, const ClipResult* clip) {

@@ -1,7 +1,7 @@
 #pragma once
 #include <span>
-#include <vector>
 
+#include "kernels/base/device_table.hpp"
 #include "kernels/base/stream.hpp"
 #include "kernels/reduce/reduce.hpp"
 
@@ -19,37 +19,30 @@ struct MuonPart {
   double scale = 1;  ///< factor of its learning rate
 };
 
-/// The descriptor table of Muon's elementwise kernels: one row for each part, in device memory. Make it on the host;
-/// the caller then copies image() to device memory of bytes() and names it by place().
-class MuonTable {
+/// A part as kernels read it.
+struct MuonRow {
+  float* master;
+  void* momentum;
+  float* gradient;
+  std::int64_t first_chunk, count;
+  float scale;
+};
+
+/// The parts of one launch of Muon's elementwise kernels.
+class MuonTable : public DeviceTable<MuonRow> {
  public:
   /// Elements that a host thread or a block of device threads updates at a time.
   static constexpr std::int64_t chunk = 2048;
-
-  struct Row {
-    float* master;
-    void* momentum;
-    float* gradient;
-    std::int64_t first_chunk, count;
-    float scale;
-  };
 
   MuonTable() = default;
   /// Throws Error{internal} if sizes or types do not match, or parts have momentum of different types.
   explicit MuonTable(std::span<const MuonPart> parts);
 
-  static constexpr std::int64_t bytes(std::int64_t parts) { return parts * std::int64_t{sizeof(Row)}; }
-  const void* image() const { return rows_.data(); }
-  void place(const Tensor& memory);
-
-  const Row* memory() const { return memory_; }
-  std::int64_t count() const { return std::ssize(rows_); }
+  std::int64_t count() const { return std::ssize(rows()); }
   std::int64_t chunks() const { return chunks_; }
   DType moments() const { return moments_; }
 
  private:
-  std::vector<Row> rows_;
-  const Row* memory_ = nullptr;
   std::int64_t chunks_ = 0;
   DType moments_ = DType::f32;
 };

@@ -1,13 +1,13 @@
 #pragma once
 #include "kernels/quantize/quantize.hpp"
 
-/// The back ends of quantize.hpp, whose functions have checked the arguments: *_host.cpp gives each patch to one host
-/// thread that vectorises, *_cuda.cu gives patches to blocks of device threads.
+/// The back ends of quantize.hpp, whose functions have checked the arguments. Those in *_host.cpp give each patch to
+/// one host thread that vectorises, those in *_cuda.cu give patches to blocks of device threads.
 namespace tessera::quantizer {
 
 /// How the quantizers read the values in memory: stored bf16; fp32 masters, rounded to bf16 when they are read; fp32
-/// without rounding; and, for formats of one_pass() only, stored bf16 with column sums, or an activation or its
-/// gradient (with column sums if wanted), computed from stored bf16.
+/// without rounding. For formats of one_pass() only, stored bf16 with column sums, or an activation or its gradient
+/// (with column sums if wanted), computed from stored bf16.
 enum class Reading : std::uint8_t { bf16, master, fp32, summed, gelu, gelu_gradient, swiglu, swiglu_gradient };
 
 /// The purpose of decoding.

@@ -41,8 +41,8 @@ __device__ inline std::uint32_t signs_of(const float (&v)[run]) {
 }
 
 /// E2M1 by one addition. The value is added to a power of two whose last bit is worth half a unit of the value's own
-/// binade: the sum is rounded to the code's grid, ties to even, and its last bits are the code. v is a product, so a
-/// NaN has no sign.
+/// binade. The sum is rounded to the code's grid, ties to even. Its last bits are the code. v is a product, so a NaN
+/// has no sign.
 __device__ inline Run<formats::E2M1> encode_run(formats::E2M1, const float (&v)[run]) {
   constexpr std::uint32_t up = 22u << 23, least = 149u << 23, offset = 298u;  // 2 * 149: what the exponent adds at 1
   std::uint32_t four[2];
@@ -121,7 +121,7 @@ __device__ Run<Element> encode_row(const X& x, int r, float multiplier) {
 ///
 /// A magnitude times 2^-14, as an fp16 number, has its code in these bits and below them nine bits of what is beyond
 /// the code. The random byte is added to the upper eight. Lesser bits never decide, but for this: e2m1_stochastic()
-/// rounds its sum, so that magnitudes 2^-26 or less below what would reach code 1 reach it too; 2^-26 makes no other
+/// rounds its sum, so that magnitudes 2^-26 or less below what would reach code 1 reach it too. 2^-26 makes no other
 /// magnitude reach a code.
 __device__ inline std::uint32_t magnitudes_at_random(float low, float high, std::uint32_t draws) {
   constexpr std::uint32_t largest_codes = 0x0E000E00u;

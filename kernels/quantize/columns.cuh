@@ -6,9 +6,9 @@ namespace tessera::quantizer::device {
 
 /// Whether a mode applies the Hadamard rotation, and stochastic rounding.
 template <Format F, class M>
-inline constexpr bool rotates = F::hadamard&& M::purpose != Purpose::weight;
+inline constexpr bool rotates = F::hadamard&& M::rotates;
 template <Format F, class M>
-inline constexpr bool rounds_at_random = F::hadamard&& M::purpose == Purpose::gradient;
+inline constexpr bool rounds_at_random = F::hadamard&& M::draws;
 
 /// Hadamard rotation of sixteen values of a column except for its last step: butterflies between values eight apart,
 /// and the factor.

@@ -25,7 +25,7 @@ void decode_factors_apart(Stream& stream, FormatId format, const TableView& tabl
   visit_format(format, [&]<class F>() {
     launch(stream, "dequantize", table.all.count, [=, &copies](std::int64_t unit) {
       const Task task = table.all[unit];
-      const Descriptor d = member_apart(table.one, copies, side, task);
+      const Descriptor d = member_apart(table.one, copies, side, task);  // mutation: codes_of_the_first_member
       const Patch p = patch_of(d, {0, 0, task.row, task.column});
       if (side == Side::rowwise) return host::decode_patch<F, Side::rowwise, Decoding::factor, bf16>(d, p);
       host::decode_patch<F, Side::columnwise, Decoding::factor, bf16>(d, p);

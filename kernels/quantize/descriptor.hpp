@@ -20,7 +20,7 @@ struct Area {
 inline constexpr Area one_patch{patch_edge, patch_edge};
 
 /// The area whose scales fill whole sectors (32 bytes) of a format's scale arrays, along rows, and along columns if an
-/// array is transposed: a GPU writes whole sectors, even for smaller stores.
+/// array is transposed. A GPU writes whole sectors, even for smaller stores.
 template <formats::Format F>
 constexpr Area scale_area() {
   constexpr int sector = 32, entries = sector / static_cast<int>(sizeof(typename F::Scale));
@@ -29,8 +29,8 @@ constexpr Area scale_area() {
           F::scaled ? entries * F::block.columns : patch_edge};
 }
 
-/// The area that a block of threads transposes: sixteen rows of eight bytes for each of 128 or 256 device threads, so
-/// that the lines of both copies are as long as a cache line.
+/// The area that a block of threads transposes: sixteen rows of eight bytes for each of 128 or 256 device threads. So
+/// the lines of both copies are as long as a cache line.
 template <formats::Format F>
 constexpr Area turned_area() {
   constexpr int edge = 1024 / F::Element::bits;
@@ -44,8 +44,8 @@ struct Addresses {
   std::uint8_t* swizzled;
 };
 
-/// Whether rows are aligned to one device thread's vector accesses: eight values, eight bytes of the rowwise copy,
-/// sixteen elements of a line of the transposed copy.
+/// Whether rows are aligned to one device thread's vector accesses. That is eight values, eight bytes of the rowwise
+/// copy, sixteen elements of a line of the transposed copy.
 struct Alignment {
   bool values, rowwise, columnwise;
 };

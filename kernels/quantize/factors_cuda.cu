@@ -16,7 +16,7 @@ template <class Element>
 __device__ void round_run(Element, const float (&v)[run], float (&y)[run]) {
   decode_run(Element(), encode_run(Element(), v), y);
 }
-/// The same for E2M1: added to a power of two whose last bit is worth half a unit of its own binade, a magnitude is
+/// The same for E2M1. A power of two is added whose last bit is worth half a unit of its own binade. So a magnitude is
 /// rounded to the element's grid, ties to even. A product that is NaN has no sign, and becomes 6.
 __device__ inline void round_run(formats::E2M1, const float (&v)[run], float (&y)[run]) {
   constexpr std::uint32_t up = 22u << 23, least = 149u << 23;
@@ -252,10 +252,10 @@ __global__ void __launch_bounds__(threads, 4) factors_kernel(const __grid_consta
     factor_part<F, M>(d, task, vectors, shared);
 }
 
-template <Format F, Purpose purpose>
+template <Format F, class M>
 void factor(Stream& stream, const TableView& table) {
-  start<threads, F::tensor_amax ? Begins::early : Begins::in_turn>(stream, factors_kernel<F, Mode<FromBf16, purpose>>,
-                                                                   table.owned.count, table);
+  start<threads, F::tensor_amax ? Begins::early : Begins::in_turn>(stream, factors_kernel<F, M>, table.owned.count,
+                                                                   table);
 }
 
 }  // namespace
@@ -265,13 +265,8 @@ void make_factors(Stream& stream, FormatId format, const QuantizedMatrix& matrix
   const TableView view = view_of_one(stream, format, matrix, Contents::factors);
   find_amax(stream, format, view, Reading::bf16, purpose);
   visit_format(format, [&]<class F>() {
-    if constexpr (has_factors_of<F>) {
-      if constexpr (F::hadamard) {
-        if (purpose == Purpose::activation) return device::factor<F, Purpose::activation>(stream, view);
-        if (purpose == Purpose::gradient) return device::factor<F, Purpose::gradient>(stream, view);
-      }
-      device::factor<F, Purpose::weight>(stream, view);
-    }
+    if constexpr (has_factors_of<F>)
+      with_purpose<F, FromBf16>(purpose, [&]<class M>() { device::factor<F, M>(stream, view); });
   });
 }
 

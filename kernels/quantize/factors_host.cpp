@@ -20,7 +20,8 @@ Copy codes_of(Stream& stream, const char* data, const char* scales, Side side, c
 
 }  // namespace
 
-// In two passes, over codes in a workspace: what a processor's caches hold of a patch is not worth a pass of its own.
+// In two passes, by way of codes in a workspace. One pass that decodes a patch while it is in the caches would gain
+// too little.
 void make_factors(Stream& stream, FormatId format, const QuantizedMatrix& matrix, Purpose purpose) {
   view_of_one(stream, format, matrix, Contents::factors);  // checks
   QuantizedMatrix coded = matrix;

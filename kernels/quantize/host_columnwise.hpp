@@ -50,7 +50,7 @@ inline void build_columnwise(const Descriptor& d, const Patch& p) {
 typedef std::uint32_t Quad __attribute__((vector_size(16), may_alias));
 typedef std::uint64_t Pair __attribute__((vector_size(16), may_alias));
 
-/// Swizzles tiles of 128 x 4 entries, one or two side by side: the four bytes of a row are a word, and the words of
+/// Swizzles tiles of 128 x 4 entries, one or two side by side. The four bytes of a row are a word, and the words of
 /// rows that lie 32 apart become neighbours.
 template <int tiles>
 [[gnu::noinline]] void swizzle_rows(const std::uint8_t* __restrict in, std::int64_t stride,

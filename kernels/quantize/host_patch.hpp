@@ -147,7 +147,7 @@ template <class Source>
   });
 }
 
-/// Vectors are as wide as this CPU's registers: a shuffle of wider ones would be compiled element by element, and their
+/// Vectors are as wide as this CPU's registers. A shuffle of wider ones would be compiled element by element, and their
 /// calling convention would depend on the compiler's options.
 #if defined(__AVX512BW__)
 inline constexpr int vector_bytes = 64;

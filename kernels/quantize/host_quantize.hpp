@@ -39,7 +39,7 @@ inline void rotate(const SourcePatch<Source>& x, int first, int n, float (&y)[ha
 /// Calls f(how to read, address by row number) for the rows of one columnwise block: the source, or its rotation.
 template <Format F, class M, class Use>
 inline void with_column_block(const SourcePatch<typename M::Source>& x, int first, int n, const Use& f) {
-  if constexpr (F::hadamard && M::purpose != Purpose::weight) {
+  if constexpr (F::hadamard && M::rotates) {  // mutation: hadamard_of_gradients_alone
     alignas(64) float y[hadamard_block][edge];
     rotate(x, first, n, y);
     f(FromFp32(), [&](int r) { return static_cast<const float*>(y[r - first]); });
@@ -52,7 +52,7 @@ inline void with_column_block(const SourcePatch<typename M::Source>& x, int firs
 template <Format F, class M, class Source>
 inline void encode(const Stored<Source>* x, const float* multipliers, const Descriptor& d, const Patch& p, int r,
                    Side side, std::uint8_t* codes) {
-  if constexpr (F::hadamard && M::purpose == Purpose::gradient) {
+  if constexpr (F::hadamard && M::draws) {
     std::uint8_t draws[edge];
     draw_row(draw_key(d, side), draw_index(d, p, r), p.columns, draws);
     encode_row_at_random<Source>(x, multipliers, draws, p.columns, codes);
@@ -155,7 +155,7 @@ inline void quantize_tiles(const SourcePatch<typename M::Source>& x, const Descr
     if (d.side[1].data) store_transposed<typename F::Element>(d, p, codes, owned.begin, owned.end);
 }
 
-/// Formats without scales have no blocks: the elements of a row of patches are cut into equal runs, one a patch, and
+/// Formats without scales have no blocks. The elements of a row of patches are cut into equal runs, one a patch, and
 /// each patch stores the owned ones of its run.
 template <Format F, class Source>
 inline void store_plain(const Descriptor& d, const Patch& p) {
@@ -221,7 +221,8 @@ inline void quantize_patch(const Descriptor& d, const Patch& p) {
     if (found != 0 && d.not_finite) std::atomic_ref(*d.not_finite).store(1, std::memory_order_relaxed);
     if constexpr (Summed<Source>)
       if (d.column_sums) sum_columns(d, p, staged);
-    quantize_copies<F, Mode<Staged<Source>, M::purpose>>(SourcePatch<Staged<Source>>(staged[0], edge), d, p, tensor);
+    using FromStage = Mode<Staged<Source>, M::rotates, M::draws>;
+    quantize_copies<F, FromStage>(SourcePatch<Staged<Source>>(staged[0], edge), d, p, tensor);
   }
 }
 

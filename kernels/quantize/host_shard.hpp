@@ -61,7 +61,7 @@ inline void store_range(const std::uint8_t* codes, std::int64_t position, int fi
       const int shift = static_cast<int>((position + c) % 2 * 4);
       b = (b & static_cast<std::byte>(0xF0 >> shift)) | static_cast<std::byte>(codes[c] << shift);
     };
-    if (first < end && (position + first) % 2 != 0) put(first++);
+    if (first < end && (position + first) % 2 != 0) put(first++);  // mutation: nibble_before_the_shard
     if (first < end && (position + end) % 2 != 0) put(--end);
     pack_nibbles(codes + first, end - first, reinterpret_cast<std::uint8_t*>(data + (position + first) / 2));
   }
@@ -84,7 +84,7 @@ inline void cast_owned(const Descriptor& d, const Patch& p, const std::uint16_t*
     const std::int64_t position = p.member * d.stride + (p.row + r) * width + p.column;
     spread<F::block.columns>(grid.multipliers[r / F::block.rows], multipliers);
     encode_row<typename F::Element, Source>(row.first + first, multipliers + first, end - first, codes + first);
-    store_range<typename F::Element>(codes, position, first, end, d.side[0].data);
+    store_range<typename F::Element>(codes, position, first, end, d.side[0].data);  // mutation: bytes_behind_the_shard
   }
 }
 

@@ -67,15 +67,16 @@ Kind place_input(Job& job, const Tensor& values, const QuantizerInput& input) {
 
 void measure_copy(Stream& stream, FormatId format, const QuantizedMatrix& matrix, Purpose purpose, Side side,
                   const QuantizerInput& input, const Tensor& tokens, const Tensor& sums) {
-  require(matrix.members == 1 && purpose != Purpose::weight, "measure_copy", "of one activation or gradient");
+  require(matrix.members == 1 && purpose.role != Purpose::Role::weight, "measure_copy",
+          "of one activation or gradient");
   require(!tokens || (tokens.type == DType::i32 && tokens.elements() == matrix.matrix.rows), "measure_copy",
           "tokens are i32 [rows]");
   Job job = job_over(matrix.matrix, 1, 0, matrix.matrix.elements());
   const Kind kind = place_input(job, matrix.values, input);
   const Copy& copy = side == Side::rowwise ? matrix.rowwise : matrix.columnwise;
   const bool hadamard = visit_format(format, []<class F>() { return F::hadamard; });
-  job.rotates = hadamard && side == Side::columnwise;
-  job.at_random = hadamard && purpose == Purpose::gradient;
+  job.rotates = hadamard && purpose.rotates && side == Side::columnwise;
+  job.at_random = hadamard && purpose.draws;
   job.tokens = tokens ? tokens.as<std::int32_t>() : nullptr;
   job.amax = copy.amax ? copy.amax.as<float>() : nullptr;
   require(job.amax != nullptr || !traits_of(format).tensor_amax, "measure_copy", "the copy has been made");

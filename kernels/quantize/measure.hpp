@@ -4,9 +4,9 @@
 #include "kernels/quantize/quantize.hpp"
 #include "kernels/reduce/reduce.hpp"
 
-/// Statistics of quantizers: what becomes of the values that they read. Counts are integers, sums are exact, so that
-/// statistics of parts add up in any order to those of the whole, with the same bits on every back end. All functions
-/// order on `stream`, allocate nothing, and throw Error{internal} if arguments do not suit. Local.
+/// Statistics of quantizers: what becomes of the values that they read. Counts are integers and sums are exact. Those
+/// of parts add up in any order to those of the whole, with the same bits on every back end. All functions order on
+/// `stream`, allocate nothing, and throw Error{internal} if arguments do not suit. Local.
 namespace tessera {
 
 /// Statistics of one copy of a matrix, as 64-bit words. All add up, but for amax, whose largest counts.
@@ -27,9 +27,9 @@ static_assert(sizeof(QuantizerSums) == QuantizerSums::words * sizeof(std::uint64
 /// What a quantizer reads: the values of its QuantizedMatrix (monostate), or what it computes on the way.
 using QuantizerInput = std::variant<std::monostate, Gelu, GeluGradient, Swiglu, SwigluGradient>;
 
-/// sums (u64 [QuantizerSums::words]) += the statistics of one copy of a whole bf16 matrix that quantize_one() or
-/// make_factors() has quantized with these arguments: codes are made anew, from the same amaxes and random numbers.
-/// Rows r with tokens[r] < 0 (i32 [rows]; empty: none) belong to no token and do not count; where sixteen rows are
+/// sums (u64 [QuantizerSums::words]) += the statistics of one copy of a whole bf16 matrix. quantize_one() or
+/// make_factors() has quantized it with these arguments. Codes are made anew, from the same amaxes and random numbers.
+/// Rows r with tokens[r] < 0 (i32 [rows]; empty: none) belong to no token and do not count. Where sixteen rows are
 /// rotated together they count unless all sixteen are such rows.
 void measure_copy(Stream& stream, FormatId format, const QuantizedMatrix& matrix, Purpose purpose, Side side,
                   const QuantizerInput& input, const Tensor& tokens, const Tensor& sums);

@@ -109,6 +109,7 @@ TESSERA_DEVICE_FN inline Band band_at(const Job& job, const Patch& p, int first,
     if (column < p.first_owned(row, job.d.matrix.columns) || column >= p.end_owned(row, job.d.matrix.columns)) continue;
     band.value[r] = read<Source, Formulas>(job.d, p, row, column);
     there |= 1u << r;
+    // mutation: rows_of_no_token_are_measured
     if (job.tokens == nullptr || job.tokens[p.row + row] >= 0) band.counted |= 1u << r;
   }
   if constexpr (F::hadamard)

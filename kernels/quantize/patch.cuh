@@ -4,8 +4,7 @@
 #include "kernels/quantize/source.hpp"
 
 /// A patch in the registers of one block of threads. A thread holds sixteen rows of eight columns: 16 bytes of bf16 per
-/// row, adjacent to those of neighbouring lanes, and whole columns of sixteen, so that most maxima need at most one
-/// shuffle.
+/// row, adjacent to those of neighbouring lanes, and whole columns of sixteen. So most maxima need at most one shuffle.
 namespace tessera::quantizer::device {
 
 using formats::Format;
@@ -386,7 +385,7 @@ struct Mixed {
   }
 };
 
-/// When a kernel may begin: after its predecessor on the stream has ended (in_turn), or as soon as that one calls
+/// When a kernel may begin. After its predecessor on the stream has ended (in_turn), or as soon as that one calls
 /// let_next_begin() (early), which hides the latency of a launch. Every block of an early kernel passes
 /// await_previous() before it reads or writes what any kernel writes. It so ends after its predecessors, and later
 /// launches need no care.

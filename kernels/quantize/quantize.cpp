@@ -16,11 +16,10 @@ Reading reading_of(const QuantizeTable& table, Precision precision) {
 
 void check_source(const QuantizeTable& table, Purpose purpose) {
   require(table.whole_block_rows(), "quantize", "what is owned must consist of whole rows of blocks");
-  const bool rotates = visit_format(table.format(), [&]<class F>() { return F::hadamard; });
-  if (!rotates || purpose == Purpose::weight) return;
+  if (!visit_format(table.format(), [&]<class F>() { return F::hadamard; })) return;
   for (const quantizer::Descriptor& d : table.descriptors()) {
-    require(d.step || purpose != Purpose::gradient, "quantize", "gradients that are rounded at random need a step");
-    require(d.side[0].amax == nullptr || d.side[0].amax != d.side[1].amax, "quantize",
+    require(d.step || !purpose.draws, "quantize", "gradients that are rounded at random need a step");
+    require(!purpose.rotates || d.side[0].amax == nullptr || d.side[0].amax != d.side[1].amax, "quantize",
             "a rotated copy has an amax of its own");
   }
 }
@@ -37,8 +36,8 @@ class Counted {
  private:
   static std::int64_t& counter_of(Stream& stream, Purpose purpose) {
     auto& all = stream.library<QuantizeLaunches>();
-    if (purpose == Purpose::activation) return all.activations;
-    return purpose == Purpose::gradient ? all.gradients : all.weights;
+    if (purpose.role == Purpose::Role::activation) return all.activations;
+    return purpose.role == Purpose::Role::gradient ? all.gradients : all.weights;
   }
 
   Stream& stream_;
@@ -96,7 +95,7 @@ namespace {
 
 void check_one(FormatId format, const QuantizedMatrix& matrix, Purpose purpose, const char* kernel) {
   require(matrix.values.type == DType::bf16, kernel, "values are bf16");
-  const bool random = visit_format(format, [&]<class F>() { return F::hadamard; }) && purpose == Purpose::gradient;
+  const bool random = visit_format(format, [&]<class F>() { return F::hadamard; }) && purpose.draws;
   require(!random || matrix.draws.step.type == DType::u64, kernel, "gradients that are rounded at random need a step");
 }
 

@@ -10,9 +10,19 @@ namespace tessera {
 /// Whether fp32 values are rounded to bf16 before they are quantized (every weight), or taken as given.
 enum class Precision : std::uint8_t { bf16_first, as_given };
 
-/// The role of the values. A format with a Hadamard rotation rotates the columnwise copies of activations and of
-/// gradients, and rounds both copies of gradients stochastically.
-enum class Purpose : std::uint8_t { weight, activation, gradient };
+/// The role of the values, and what is done to them in formats that take it (Format::hadamard). The columnwise copy is
+/// rotated (Hadamard), both copies are rounded stochastically. The constants are what recipes of such formats do.
+struct Purpose {
+  enum class Role : std::uint8_t { weight, activation, gradient };
+  Role role;
+  bool rotates = false, draws = false;
+
+  static const Purpose weight, activation, gradient;
+  bool operator==(const Purpose&) const = default;
+};
+inline constexpr Purpose Purpose::weight{Role::weight};
+inline constexpr Purpose Purpose::activation{Role::activation, true};
+inline constexpr Purpose Purpose::gradient{Role::gradient, true, true};
 
 /// Launches of quantizers on a stream so far (state of a stream, Stream::library), by what was quantized. Columnwise
 /// copies derived from rowwise ones count as weights.
@@ -20,8 +30,8 @@ struct QuantizeLaunches {
   std::int64_t weights = 0, activations = 0, gradients = 0;
 };
 
-/// Quantizes: values -> data and scales of both copies, padding zeroed, and amax if the format has one (two small
-/// launches more, and one for scales that repeat). Owned elements must be whole rows of blocks. With `block_scales`,
+/// Quantizes: values -> data and scales of both copies, padding zeroed, and amax if the format has one. (Two small
+/// launches more, and one for scales that repeat.) Owned elements must be whole rows of blocks. With `block_scales`,
 /// scales are written there instead of into the copies' arrays.
 void quantize(Stream& stream, const QuantizeTable& table, Precision precision = Precision::bf16_first,
               Purpose purpose = Purpose::weight);
@@ -37,11 +47,11 @@ void quantize_with_amax(Stream& stream, const QuantizeTable& table, Precision pr
 /// Dequantizes one copy: values [rows, columns], or [columns, rows] if the copy is stored transposed; bf16 results are
 /// rounded to nearest even. A Hadamard rotation is not undone.
 void dequantize(Stream& stream, const QuantizeTable& table, Side side);
-/// Decodes one copy to factors of products: bf16 values [rows, columns] whatever order the copy is stored in, without
-/// the tensor's scale, which becomes a product's alpha. Exact except for extreme scales.
+/// Decodes one copy to factors of products: bf16 values [rows, columns] whatever order the copy is stored in. They are
+/// without the tensor's scale, which becomes a product's alpha. Exact except for extreme scales.
 void decode_factors(Stream& stream, const QuantizeTable& table, Side side);
 
-/// quantize() and decode_factors() of one whole bf16 matrix, whose description is passed with the launch: nothing is
+/// quantize() and decode_factors() of one whole bf16 matrix, whose description is passed with the launch. Nothing is
 /// uploaded, so that a captured launch needs no memory besides its factors.
 void quantize_one(Stream& stream, FormatId format, const QuantizedMatrix& matrix, Purpose purpose);
 void decode_one(Stream& stream, FormatId format, const QuantizedMatrix& matrix, Side side);
@@ -86,11 +96,12 @@ void decode_apart(Stream& stream, FormatId format, const QuantizedMatrix& matrix
 inline constexpr int decoded_at_once = quantizer::Apart::most;
 
 /// Sharded quantization, step 1: amaxes (bf16 [table.amax_entries()]) = the largest magnitude of bf16(values) in every
-/// block, then in every member, over owned elements only; 0 if none is owned. A maximum over ranks completes them.
+/// block, then in every member, over owned elements only. It is 0 if none is owned. A maximum over ranks completes
+/// them.
 void block_amax(Stream& stream, const QuantizeTable& table, const Tensor& amaxes);
-/// Step 2, from complete amaxes: data of exactly the owned elements, without touching a byte or nibble outside; all
-/// rowwise scales with padding (columnwise ones too if the data serve both sides) and amax of the whole matrices, or,
-/// with `block_scales`, the scales of the blocks whose first row is owned. Format bf16 needs no amaxes.
+/// Step 2, from complete amaxes: data of exactly the owned elements, without touching a byte or nibble outside. Writes
+/// all rowwise scales with padding (columnwise ones too if the data serve both sides) and amax of the whole matrices.
+/// Or, with `block_scales`, it writes the scales of the blocks whose first row is owned. Format bf16 needs no amaxes.
 void partial_cast(Stream& stream, const QuantizeTable& table, const Tensor& amaxes);
 /// Step 3, from the gathered rowwise copy: columnwise data and scales. With `block_scales`, also the rowwise scales.
 void build_columnwise(Stream& stream, const QuantizeTable& table);

@@ -447,15 +447,6 @@ __global__ void __launch_bounds__(member_threads) members_kernel(const __grid_co
   }
 }
 
-template <Format F, class Source, class Run>
-void with_purpose(Purpose purpose, const Run& work) {
-  if constexpr (F::hadamard) {
-    if (purpose == Purpose::activation) return work.template operator()<Mode<Source, Purpose::activation>>();
-    if (purpose == Purpose::gradient) return work.template operator()<Mode<Source, Purpose::gradient>>();
-  }
-  work.template operator()<Mode<Source, Purpose::weight>>();
-}
-
 /// Calls work.template operator()<F, M>() for the format and mode at hand.
 template <class Run>
 void with_mode(FormatId format, Reading reading, Purpose purpose, const Run& work) {

@@ -16,28 +16,21 @@ void each_owned_patch(Stream& stream, const char* name, const TableView& table, 
   });
 }
 
-/// Calls work.template operator()<F, Mode<...>>() with the mode for `purpose`.
-template <class Source, Format F, class Work>
-void with_purpose(Purpose purpose, const Work& work) {
-  if constexpr (F::hadamard) {
-    if (purpose == Purpose::activation) return work.template operator()<F, Mode<Source, Purpose::activation>>();
-    if (purpose == Purpose::gradient) return work.template operator()<F, Mode<Source, Purpose::gradient>>();
-  }
-  work.template operator()<F, Mode<Source, Purpose::weight>>();
-}
+/// Calls work.template operator()<F, M>() for the format and mode at hand.
 template <class Work>
 void with_mode(FormatId format, Reading reading, Purpose purpose, const Work& work) {
   visit_format(format, [&]<class F>() {
-    if (reading == Reading::bf16) return with_purpose<FromBf16, F>(purpose, work);
-    if (reading == Reading::master) return with_purpose<FromMaster, F>(purpose, work);
+    const auto of_format = [&]<class M>() { work.template operator()<F, M>(); };
+    if (reading == Reading::bf16) return with_purpose<F, FromBf16>(purpose, of_format);
+    if (reading == Reading::master) return with_purpose<F, FromMaster>(purpose, of_format);
     if constexpr (one_pass<F>) {
-      if (reading == Reading::summed) return with_purpose<FromSummed, F>(purpose, work);
-      if (reading == Reading::gelu) return with_purpose<FromGelu, F>(purpose, work);
-      if (reading == Reading::gelu_gradient) return with_purpose<FromGeluGradient, F>(purpose, work);
-      if (reading == Reading::swiglu) return with_purpose<FromSwiglu, F>(purpose, work);
-      if (reading == Reading::swiglu_gradient) return with_purpose<FromSwigluGradient, F>(purpose, work);
+      if (reading == Reading::summed) return with_purpose<F, FromSummed>(purpose, of_format);
+      if (reading == Reading::gelu) return with_purpose<F, FromGelu>(purpose, of_format);
+      if (reading == Reading::gelu_gradient) return with_purpose<F, FromGeluGradient>(purpose, of_format);
+      if (reading == Reading::swiglu) return with_purpose<F, FromSwiglu>(purpose, of_format);
+      if (reading == Reading::swiglu_gradient) return with_purpose<F, FromSwigluGradient>(purpose, of_format);
     }
-    with_purpose<FromFp32, F>(purpose, work);
+    with_purpose<F, FromFp32>(purpose, of_format);
   });
 }
 
@@ -46,7 +39,7 @@ void with_mode(FormatId format, Reading reading, Purpose purpose, const Work& wo
 void find_amax(Stream& stream, FormatId format, const TableView& table, Reading reading, Purpose purpose) {
   with_mode(format, reading, purpose, [&]<class F, class M>() {
     if constexpr (F::tensor_amax) {
-      constexpr bool rotated = F::hadamard && M::purpose != Purpose::weight;  // otherwise both copies see equal values
+      constexpr bool rotated = F::hadamard && M::rotates;  // otherwise both copies see equal values
       each_owned_patch(
           stream, "quantize: largest of patches", table, [=](std::int64_t unit, const Descriptor& d, const Patch& p) {
             table.largest[0][unit] = host::largest<F, M>(d, p, Side::rowwise);

@@ -249,7 +249,7 @@ __device__ void store_square_scales(const Descriptor& d, const Patch& p, const S
   store_scales(d, p, at[1], columnwise, owned);
 }
 
-/// Reads both grids of an area, for owned rows, from the first row of each block in the rowwise array, or from the
+/// Reads both grids of an area, for owned rows. From the first row of each block in the rowwise array, or from the
 /// array that travelled.
 template <Format F, Area area>
 __device__ void gather_scales(const Descriptor& d, const Patch& p, OwnedRows owned,

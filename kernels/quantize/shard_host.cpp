@@ -14,7 +14,7 @@ constexpr std::int64_t chunk = 4096;
 template <class Work>
 void with_source(Reading reading, const Work& work) {
   if (reading == Reading::bf16) return work.template operator()<FromBf16>();
-  work.template operator()<FromMaster>();
+  work.template operator()<FromMaster>();  // mutation: owner_quantizes_fp32
 }
 
 template <Format F, class Source>

@@ -61,12 +61,23 @@ TESSERA_FN inline SwigluPlaces swiglu_places(const Descriptor& d, const Patch& p
   return {gate, gate + width, gradient ? d.pre + p.row * width + column : nullptr, 2 * width, width, of_up};
 }
 
-/// Compile-time options of quantize() for a patch.
-template <class SourceType, Purpose source_purpose>
+/// Compile-time options of quantize() for a patch: what is done to values by a format that takes it.
+template <class SourceType, bool rotated = false, bool drawn = false>
 struct Mode {
   using Source = SourceType;
-  static constexpr Purpose purpose = source_purpose;
+  static constexpr bool rotates = rotated, draws = drawn;
 };
+
+/// Calls f.template operator()<Mode<Source, ...>>() with the mode of `purpose`.
+template <formats::Format F, class Source, class Use>
+void with_purpose(const Purpose& purpose, const Use& f) {
+  if constexpr (F::hadamard) {
+    if (purpose.rotates && purpose.draws) return f.template operator()<Mode<Source, true, true>>();
+    if (purpose.rotates) return f.template operator()<Mode<Source, true>>();
+    if (purpose.draws) return f.template operator()<Mode<Source, false, true>>();
+  }
+  f.template operator()<Mode<Source>>();
+}
 
 /// Bits of |x|, which order like the magnitudes; 0 for NaN, so that a maximum ignores it.
 TESSERA_FN inline std::uint32_t magnitude(float x) {

@@ -318,35 +318,23 @@ QuantizeTable::QuantizeTable(FormatId format, std::span<const QuantizedMatrix> m
   build_image();
 }
 
-// The image: descriptors, lists of tasks, then scratch for each owned patch's largest magnitude, rowwise and
-// columnwise.
+// Behind the lists: scratch for each owned patch's largest magnitude, rowwise and columnwise.
 void QuantizeTable::build_image() {
-  std::size_t at = descriptors_.size() * sizeof(Descriptor), tasks = 0;
-  const std::vector<quantizer::Task>* lists[] = {&owned_, &all_, &members_, &owned_groups_, &all_groups_, &turned_};
-  for (const auto* list : lists) tasks += list->size() * sizeof(quantizer::Task);
-  image_.resize(at + tasks + 2 * owned_.size() * sizeof(float) + sizeof(std::int64_t));
-  if (at > 0) std::memcpy(image_.data(), descriptors_.data(), at);
-  for (const auto* list : lists) {
-    if (!list->empty()) std::memcpy(image_.data() + at, list->data(), list->size() * sizeof(quantizer::Task));
-    at += list->size() * sizeof(quantizer::Task);
-  }
-}
-
-void QuantizeTable::place(const Tensor& memory) {
-  require(memory.bytes() == bytes(), "QuantizeTable::place", "the memory has bytes() bytes");
-  memory_ = static_cast<std::byte*>(memory.data);
+  append(std::span<const Descriptor>(descriptors_));
+  for (const auto* list : {&owned_, &all_, &members_, &owned_groups_, &all_groups_, &turned_})
+    append(std::span<const quantizer::Task>(*list));
+  append_zeros(2 * owned_.size() * sizeof(float) + sizeof(std::int64_t));
 }
 
 quantizer::TableView QuantizeTable::view() const {
-  require(memory_ != nullptr, "QuantizeTable", "not placed in device memory");
-  const auto* tasks = reinterpret_cast<const quantizer::Task*>(memory_ + descriptors_.size() * sizeof(Descriptor));
+  const auto* tasks = reinterpret_cast<const quantizer::Task*>(memory() + descriptors_.size() * sizeof(Descriptor));
   const auto next = [&](const std::vector<quantizer::Task>& list) {
     const quantizer::Units units{tasks, static_cast<std::int64_t>(list.size())};
     tasks += list.size();
     return units;
   };
   quantizer::TableView view;
-  view.items = reinterpret_cast<const Descriptor*>(memory_);
+  view.items = reinterpret_cast<const Descriptor*>(memory());
   view.owned = next(owned_);
   view.all = next(all_);
   view.members = next(members_);

@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/base/device_table.hpp"
 #include "kernels/base/stream.hpp"
 #include "kernels/formats/registry.hpp"
 #include "kernels/quantize/descriptor.hpp"
@@ -57,20 +58,16 @@ struct QuantizedMatrix {
   Buffers buffers = Buffers::whole;
 };
 
-/// Table of matrices of one format that one launch quantizes: descriptors and a list of all units of work, in device
-/// memory. Make it once; the caller then copies image() to device memory of bytes() and names it by place(). The
-/// constructor throws Error{internal} with tensor, shape and rule: for shapes that a wanted side does not take; for
-/// missing, short, misaligned or overlapping buffers (of one matrix or of two, unless they are parts of one matrix with
-/// disjoint owned positions); for counts beyond 64 bits.
-class QuantizeTable {
+/// Matrices of one format that one launch quantizes: descriptors, and behind them lists of all units of work and
+/// scratch. The constructor throws Error{internal} with tensor, shape and rule. The causes are shapes that a wanted
+/// side does not take, counts beyond 64 bits, and missing, short, misaligned or overlapping buffers. Buffers of one
+/// matrix or of two may not overlap, unless they are parts of one matrix with disjoint owned positions.
+class QuantizeTable : public DeviceImage {
  public:
   QuantizeTable(FormatId format, std::span<const QuantizedMatrix> matrices);
 
   FormatId format() const { return format_; }
   DType values_type() const { return values_type_; }
-  std::int64_t bytes() const { return static_cast<std::int64_t>(image_.size()); }
-  const std::byte* image() const { return image_.data(); }
-  void place(const Tensor& memory);  ///< u8 [bytes()]
 
   /// Numbers of entries of the amax buffer (bf16): one for every block of every matrix, then one for every member.
   std::int64_t block_entries() const { return block_entries_; }
@@ -88,7 +85,7 @@ class QuantizeTable {
   bool whole_block_rows_where_scales_travel() const;  ///< the same of the matrices that have `block_scales`
   bool whole() const;                                 ///< whether every element of every matrix is owned
   const std::vector<quantizer::Descriptor>& descriptors() const { return descriptors_; }
-  quantizer::TableView view() const;
+  quantizer::TableView view() const;  ///< throws Error{internal} before bind()
 
  private:
   template <formats::Format F>
@@ -102,8 +99,6 @@ class QuantizeTable {
   std::vector<quantizer::Descriptor> descriptors_;
   std::vector<quantizer::Task> owned_, all_, members_, owned_groups_, all_groups_, turned_;
   std::int64_t block_entries_ = 0, member_entries_ = 0;
-  std::vector<std::byte> image_;
-  std::byte* memory_ = nullptr;
 };
 
 namespace quantizer {

@@ -38,7 +38,7 @@ void sum_as(Stream& stream, const Tensor& out, const SumTerms& parts) {
       stream, more ? "add_in_order" : "sum_in_order", Strip::count(n), KOKKOS_LAMBDA(std::int64_t s) {
         const Strip strip(n, s);
         T sum[Strip::width];
-        const T* const first = more ? y : in.part(0);
+        const T* const first = more ? y : in.part(0);  // mutation: running_sum_comes_last
         strip.each([&](std::int64_t l, std::int64_t i) { sum[l] = first[i]; });
         for (std::int64_t r = more ? 0 : 1; r < in.counted; ++r) {
           const T* const next = in.part(r);
@@ -68,8 +68,8 @@ TESSERA_FN inline double power_of_two(int e) {
 }
 
 // Digit k of squares that are written as fixed-point numbers in units of 2^-300, with digits of 40 bits. All of it is
-// exact in fp64: a square has 48 bits; adding and subtracting 1.5 2^52 units of a digit rounds to that digit; and the
-// sum of a row's digits fits.
+// exact in fp64: a square has 48 bits; adding and subtracting 1.5 2^52 units of a digit rounds to that digit. The sum
+// of a row's digits fits.
 class Digit {
  public:
   static constexpr int bits = 40;

@@ -5,7 +5,7 @@
 //
 // save: CheckpointWriter::save() up to the committed folder, against a file that the ranks write in blocks of 16 MiB
 // and fsync. load: opening the folder and load(), against reading the same files in such blocks, with a cold page
-// cache. begin (only direct): CheckpointWriter::begin(), the part of an asynchronous save that blocks training, against
+// cache. begin (only direct): CheckpointWriter::start(), the part of an asynchronous save that blocks training, against
 // a plain copy of the state to host memory, between two saves.
 // The line holds the seconds of each repeat: "s" of the program, "raw_s" of the plain way. A disk's speed changes from
 // one repeat to the next, so ratios must be taken pair by pair.
@@ -200,7 +200,7 @@ Times begin(const fs::path& folder, State& state, Device& device, Control& contr
   copy.take(state.dict());
   CheckpointWriter writer(device, control);
   const std::function<void()> end = [&] {
-    if (writer.under_way()) writer.finish();
+    writer.close();
     if (control.rank() == 0) fs::remove_all(folder / step_folder(0));
   };
   const auto plain = [&] {
@@ -209,7 +209,7 @@ Times begin(const fs::path& folder, State& state, Device& device, Control& contr
         device.download(device.compute(), copy.state().tensors[i].ranges[r].values.data,
                         state.dict().tensors[i].ranges[r].values);
   };
-  const Way ours{end, [&] { writer.begin(folder, state.dict(), origin_of(control), snapshot); }};
+  const Way ours{end, [&] { writer.start(folder, state.dict(), origin_of(control), snapshot); }};
   const Times times = measure(control, repeats, ours, {end, plain});
   end();
   return times;

@@ -1,5 +1,5 @@
-// A library that CUDA loads into any program. At the program's end it prints the GPU's time by kernel, and after which
-// calls the GPU was idle (for example a read by the host that the next launch waits for):
+// A library that CUDA loads into any program. At the program's end it prints the GPU's time by kernel. It prints too
+// after which calls the GPU was idle (for example a read by the host that the next launch waits for):
 //   CUDA_INJECTION64_PATH=.../libkernel_times.so tessera train DECK
 #include <cupti.h>
 

@@ -43,9 +43,8 @@ void rounding_many(benchmark::State& state) {
   std::vector<ConvertTable::Pair> list;
   for (std::int64_t i = 0; i < pairs; ++i) list.push_back({to.flat(i * each, each), from.flat(i * each, each)});
   ConvertTable table(list);
-  const Tensor memory = b.device().allocate(Category::staging, DType::u8, {table.bytes()});
-  b.device().upload(b.stream(), memory, table.image());
-  table.place(memory);
+  table.bind(b.device().allocate(Category::staging, DType::u8, {table.bytes()}));
+  b.device().upload(b.stream(), table);
   b.run(moved({from, to}), [&] { convert(b.stream(), table, 0, table.pairs()); });
 }
 
@@ -86,7 +85,13 @@ template <class T> struct Normed {
         weight(b.random<T>({hidden})),
         mean(b.empty<Accumulator<T>>({tokens})),
         rstd(b.empty<Accumulator<T>>({tokens})) {}
-  void forward(Bench& b) const { norm_forward(b.stream(), Norm::rms, y, residual, {}, rstd, x, branch, weight, {}); }
+  void forward(Bench& b) const {
+    norm_forward(b.stream(), Norm::rms,
+                 {.y = y, .residual_out = residual, .rstd = rstd, .x = x, .branch = branch, .weight = weight});
+  }
+  NormBackward backward(const Tensor& dx, const Tensor& dy) const {
+    return {.dx = dx, .dy = dy, .x = residual, .rstd = rstd, .weight = weight};
+  }
   Tensor x, branch, residual, y, weight, mean, rstd;
 };
 
@@ -102,7 +107,7 @@ template <class T> void rms_norm_gradient(benchmark::State& state) {
   n.forward(b);
   const Tensor dx = b.random<T>(n.x.shape), dy = b.random<T>(n.x.shape);
   b.run(moved({dx, dx, dy, n.residual}),
-        [&] { norm_backward(b.stream(), Norm::rms, dx, dy, n.residual, {}, n.rstd, n.weight); });
+        [&] { norm_backward(b.stream(), Norm::rms, n.backward(dx, dy)); });
 }
 
 template <class T> void rms_norm_weight_gradient(benchmark::State& state) {
@@ -112,7 +117,7 @@ template <class T> void rms_norm_weight_gradient(benchmark::State& state) {
   const Tensor dy = b.random<T>(n.x.shape);
   const Gradient dw{b.random<float>({hidden}), 1};
   b.run(moved({dy, n.residual}),
-        [&] { norm_weight_gradient(b.stream(), b.arena(), Norm::rms, dw, {}, dy, n.residual, {}, n.rstd); });
+        [&] { norm_weight_gradient(b.stream(), b.arena(), Norm::rms, dw, {}, n.backward({}, dy)); });
 }
 
 /// Both gradients in one pass.
@@ -123,7 +128,7 @@ template <class T> void rms_norm_gradients(benchmark::State& state) {
   const Tensor dx = b.random<T>(n.x.shape), dy = b.random<T>(n.x.shape);
   const Gradient dw{b.random<float>({hidden}), 1};
   b.run(moved({dx, dx, dy, n.residual}), [&] {
-    norm_gradients(b.stream(), b.arena(), Norm::rms, dx, dw, {}, dy, n.residual, {}, n.rstd, n.weight);
+    norm_gradients(b.stream(), b.arena(), Norm::rms, dw, {}, n.backward(dx, dy));
   });
 }
 
@@ -131,7 +136,7 @@ template <class T> void embedding(benchmark::State& state) {
   Bench b(state);
   const Tensor ids = b.indices({tokens}, vocabulary), table = b.random<T>({vocabulary, hidden}),
                y = b.empty<T>({tokens, hidden});
-  b.run(moved({y, y}), [&] { embedding_forward(b.stream(), y, ids, table, {}); });
+  b.run(moved({y, y}), [&] { embedding_forward(b.stream(), y, ids, {table, {}}); });
 }
 
 template <class T> void embedding_gradient(benchmark::State& state) {
@@ -152,9 +157,9 @@ template <class T> void loss(benchmark::State& state) {
   Bench b(state);
   const Tensor logits = b.random<T>({rows_of_head, vocabulary}), d = b.empty<T>(logits.shape),
                targets = b.indices({rows_of_head}, vocabulary);
-  const Tensor sum = b.random<double>({1});
+  const Tensor sum = b.random<double>({1}), scale = b.random<double>({1});
   b.run(moved({logits, d}),
-        [&] { cross_entropy(b.stream(), b.arena(), sum.as<double>(), d, logits, targets, vocabulary, 1e-3); });
+        [&] { cross_entropy(b.stream(), b.arena(), sum.as<double>(), d, logits, targets, vocabulary, scale); });
 }
 
 #define BOTH_TYPES(f)                \

@@ -1,5 +1,6 @@
-// Times publishing a deck's weights, without other work: staging (each rank casts or quantizes its part of the
-// masters), the all-gathers alone, and settling (all-gathers and the copies that are derived from their results).
+// Times publishing a deck's weights, without other work. That is staging (each rank casts or quantizes its part of the
+// masters) and the all-gathers alone. It is also settling (all-gathers and the copies that are derived from their
+// results).
 //
 //   mpiexec -n RANKS publish DECK [KEY=VALUE ...]
 //

@@ -9,7 +9,7 @@
 
 #include "kernels/base/runtime.hpp"
 #include "kernels/convert/convert.hpp"
-#include "kernels/reference/quantize.hpp"
+#include "tests/reference/quantize.hpp"
 #include "tests/bench/timing.hpp"
 #include "tests/support/quantized.hpp"
 
@@ -176,8 +176,8 @@ void both_copies(benchmark::State& state) {
       [&] { quantize(b.stream(), table, Precision::bf16_first, purpose); });
 }
 
-/// What products of FP8 blocks take in a training step: codes of values, of values with their column sums, of a gelu,
-/// and of a gelu's gradient with its column sums; all but the values computed by the quantizer.
+/// What products of FP8 blocks take in a training step. Codes of values, of values with their column sums, of a gelu,
+/// and of a gelu's gradient with its column sums. All but the values computed by the quantizer.
 enum class Taken { values, summed, gelu, gradient };
 template <Taken taken, Makes which>
 void one_factor(benchmark::State& state) {

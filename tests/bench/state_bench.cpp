@@ -24,9 +24,8 @@ template <class M> void adamw(benchmark::State& state) {
     runs.push_back({part(master), part(m), part(v), part(gradient), r % 2 == 0 ? 0.1f : 0.0f});
   }
   AdamWTable table(runs);
-  const Tensor memory = b.empty<std::uint8_t>({AdamWTable::bytes(state.range(0))});
-  table.place(memory);
-  b.device().upload(b.stream(), memory, table.image());
+  table.bind(b.empty<std::uint8_t>({table.bytes()}));
+  b.device().upload(b.stream(), table);
   const Tensor rate = b.random<float>({1}, 1e-4, 2e-4);
   const Tensor clip = test::on_device(b.device(), std::vector<std::uint8_t>(sizeof(ClipResult)));
   const Tensor clock = test::on_device(b.device(), std::vector<std::uint8_t>(sizeof(AdamWClock)));
@@ -59,9 +58,8 @@ void muon(benchmark::State& state) {
     parts.push_back({part(master), part(momentum), part(gradient), 1});
   }
   MuonTable table(parts);
-  const Tensor memory = b.empty<std::uint8_t>({MuonTable::bytes(state.range(0))});
-  table.place(memory);
-  b.device().upload(b.stream(), memory, table.image());
+  table.bind(b.empty<std::uint8_t>({table.bytes()}));
+  b.device().upload(b.stream(), table);
   const Tensor rate = b.random<float>({1}, 1e-4, 2e-4);
   const Tensor clip = test::on_device(b.device(), std::vector<std::uint8_t>(sizeof(ClipResult)));
   const auto* const result = static_cast<const ClipResult*>(clip.data);
@@ -83,9 +81,8 @@ void orthogonalisation(benchmark::State& state) {
     flops += 5 * (4 * small * small * big + 2 * small * small * small);
   }
   NewtonSchulzTable table(matrices);
-  const Tensor memory = b.empty<std::uint8_t>({NewtonSchulzTable::bytes(table.count())});
-  table.place(memory);
-  b.device().upload(b.stream(), memory, table.image());
+  table.bind(b.empty<std::uint8_t>({table.bytes()}));
+  b.device().upload(b.stream(), table);
   const std::vector<NewtonSchulzStep> steps(5, {3.4445f, -4.7750f, 2.0315f});
   b.run({flops, 0}, [&] { newton_schulz(b.stream(), steps, table); });
 }

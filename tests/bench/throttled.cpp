@@ -1,5 +1,5 @@
-// Measures how much of a slow network's time overlaps with computation: times a training step whose collectives take
-// latency + bytes/bandwidth, one at a time, and compares it with its computation alone (nothing moves) and its
+// Measures how much of a slow network's time overlaps with computation. Times a training step whose collectives take
+// latency + bytes/bandwidth, one at a time. Compares it with its computation alone (nothing moves) and its
 // communication alone (by that formula). Ranks share the machine, so the computation alone runs on all at once.
 //
 //   mpiexec -n RANKS throttled [STEPS]
@@ -30,7 +30,7 @@ RunConfig model(std::int64_t ranks, std::int64_t length) {
   config.model.heads = 4;
   config.model.seq_len = length;
   config.data.files = {"random tokens"};
-  config.batch = {ranks, 1};
+  config.batch = {.global = ranks, .micro = 1};
   config.reduce.bucket_mib = 1;
   derive(config);
   return config;

@@ -38,9 +38,9 @@ class Saved {
     state_.save(ExpertWeights::discrete);
     const Checkpoint checkpoint(folder());
     for (const StoredTensor& tensor : checkpoint.tensors())
-      for (const StoredTensor::Part& part : tensor.parts)
-        payload_[tensor.slot == "model" ? model_file : optimizer_file][part.offset] = {
-            part.offset + part.count * size_of(tensor.type), tensor.path()};
+      for (const StoredTensor::Dataset& dataset : tensor.datasets)
+        payload_[tensor.slot == "model" ? model_file : optimizer_file][dataset.offset] = {
+            dataset.offset + dataset.count * size_of(tensor.type), tensor.path()};
     truth_ = contents(checkpoint);
   }
 

@@ -329,10 +329,10 @@ class FullDisks(Faults):
         process = run.start(TESSERA_FAULT=f"{phase}:all:stop")
         run.until(process, lambda: run.standing() == set(range(RANKS)))
         make_room = self.fill(run)
-        for pid in processes(run.folder).values():
+        for pid in run.ranks().values():
             os.kill(pid, signal.SIGCONT)
         deadline = time.monotonic() + trial.PATIENCE
-        while processes(run.folder) and "was not saved" not in run.said() and time.monotonic() < deadline:
+        while run.ranks() and "was not saved" not in run.said() and time.monotonic() < deadline:
             time.sleep(0.01)
         make_room()
         done = run.finish(process)

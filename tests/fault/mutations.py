@@ -3,7 +3,7 @@ has survived.
 
 usage: mutations.py --build FOLDER [--jobs N] [--limit SECONDS] [--trusted] [NAME...]
        mutations.py --table     # of all faults, as README.md shows them
-       mutations.py --check     # whether each can still be put in, and README.md has the table
+       mutations.py --check     # whether each can still be put in, each mark has a mutation, and README.md has the table
 
 FOLDER is a complete host build (build/host), which is not changed: for each fault the changed objects are compiled elsewhere
 and linked before the libraries into separate test programs, so that several faults can be tried at once. The tests are
@@ -11,6 +11,8 @@ first run without faults, unless --trusted. Exit code: 1 if a fault survives, or
 """
 import argparse
 import concurrent.futures
+import functools
+import glob
 import json
 import os
 import re
@@ -25,6 +27,8 @@ from mutation_list import MUTATIONS
 
 HERE = os.path.dirname(os.path.realpath(__file__))
 SOURCE = os.path.dirname(os.path.dirname(HERE))
+SOURCES = [f"{folder}/**/*.{end}" for folder in ("app", "core", "io", "kernels") for end in ("cpp", "hpp", "cu", "cuh")]
+MARK = re.compile(r"(?P<code>^.*?) *// mutation: (?P<names>[\w.]+(?:, [\w.]+)*)(?=\n)")
 TABLE = re.compile(r"(?<=<!-- faults -->\n).*?(?=<!-- /faults -->)", re.S)
 
 
@@ -32,18 +36,53 @@ class Unusable(Exception):
     """A fault that cannot be tried."""
 
 
+def read_tree():
+    """{file: its lines} of the program's sources."""
+    tree = {}
+    for path in (path for kind in SOURCES for path in glob.glob(os.path.join(SOURCE, kind), recursive=True)):
+        with open(path, encoding="utf-8") as file:
+            tree[os.path.relpath(path, SOURCE)] = file.read().splitlines(keepends=True)
+    return tree
+
+
+@functools.cache
+def marks():
+    """{name in a mark: places (file, number of the line that bears the mark or follows it)}."""
+    found = {}
+    for file, lines in read_tree().items():
+        for number, line in enumerate(lines):
+            if mark := MARK.search(line):
+                for name in mark["names"].split(", "):
+                    found.setdefault(name, []).append((file, number + (not mark["code"].strip())))
+    return found
+
+
+def place_of(name):
+    places = marks().get(name, [])
+    if len(places) != 1:
+        raise Unusable(f"{len(places)} lines of the source are marked so: // mutation: {name}")
+    return places[0]
+
+
+def names_of(mutation):
+    """Names in the marks of its edits."""
+    count = len(mutation.edits)
+    return [mutation.name] if count == 1 else [f"{mutation.name}.{number + 1}" for number in range(count)]
+
+
 def patched(mutation):
-    """{file: its text with the fault}. The text to replace must occur in the file exactly once."""
-    texts = {}
-    for edit in mutation.edits:
-        if edit.file not in texts:
-            with open(os.path.join(SOURCE, edit.file), encoding="utf-8") as file:
-                texts[edit.file] = file.read()
-        found = texts[edit.file].count(edit.old)
-        if found != 1:
-            raise Unusable(f"{edit.file} has what is replaced {found} times: {edit.old!r}")
-        texts[edit.file] = texts[edit.file].replace(edit.old, edit.new)
-    return texts
+    """{file: its text with the fault}."""
+    texts, edits = {}, zip(map(place_of, names_of(mutation)), mutation.edits)
+    for (file, at), edit in sorted(edits, key=lambda pair: pair[0], reverse=True):  # from the end of a file on
+        if file not in texts:
+            with open(os.path.join(SOURCE, file), encoding="utf-8") as source:
+                texts[file] = source.read().splitlines(keepends=True)
+        lines = [MARK.sub(lambda mark: mark["code"], line) for line in texts[file][at:at + edit.lines]]
+        try:
+            texts[file][at:at + edit.lines] = edit.of(lines)
+        except ValueError as reason:
+            raise Unusable(f"{file}:{at + 1} {reason}") from reason
+    return {file: "".join(lines) for file, lines in texts.items()}
 
 
 def run(command, cwd, limit, environment=None):
@@ -217,7 +256,7 @@ def sound(build, mutations, pool, limit):
 def table():
     rows = ["| fault | put in | test that fails |", "|---|---|---|"]
     for mutation in MUTATIONS:
-        files = ", ".join(dict.fromkeys(f"`{edit.file}`" for edit in mutation.edits))
+        files = ", ".join(dict.fromkeys(f"`{place_of(name)[0]}`" for name in names_of(mutation)))
         tests = ", ".join(f"`{test}`" for test in mutation.tests)
         rows.append(f"| `{mutation.name}`: {mutation.fault} | {files} | {tests} |")
     return "\n".join(rows) + "\n"
@@ -233,11 +272,14 @@ def check():
             problems.append(f"{mutation.name}: {reason}")
         if not mutation.tests:
             problems.append(f"{mutation.name}: no test is to see it")
+    rows = {name for mutation in MUTATIONS for name in names_of(mutation)}
+    problems += [f"{file}:{line + 1}: no mutation has the name of the mark, {name}"
+                 for name, places in marks().items() if name not in rows for file, line in places]
     names = [mutation.name for mutation in MUTATIONS]
     problems += [f"{name}: two faults have this name" for name in set(names) if names.count(name) > 1]
     with open(os.path.join(HERE, "README.md"), encoding="utf-8") as file:
         shown = TABLE.search(file.read())
-    if not shown or shown[0] != table():
+    if not problems and (not shown or shown[0] != table()):
         problems.append("README.md does not show the table that mutations.py --table prints")
     return problems
 

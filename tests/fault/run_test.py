@@ -13,7 +13,7 @@ import subprocess
 import time
 
 import trial
-from trial import BEFORE, DURING, EVERY, IO, LAST, PHASES, RANKS, SAVED, Faults, Trial, bits, processes, state_of
+from trial import BEFORE, DURING, EVERY, IO, LAST, PHASES, RANKS, SAVED, Faults, Trial, bits, processes
 
 # More steps than a test can wait for: the run ends only by a signal, a fault, --stop-at or --time-limit.
 LONG = ("--set", "run.steps=1000000000", "--set", "checkpoint.every_steps=1000000000")
@@ -68,7 +68,7 @@ class Signals(Runs):
         run, process = self.begin(f"{name}-{to}", *LONG)
         lock = run.lock()
         pids = [rank["pid"] for rank in lock["ranks"]]
-        self.assertEqual(dict(enumerate(pids)), processes(run.folder))
+        self.assertEqual(dict(enumerate(pids)), run.ranks())
         for pid in {"launcher": [process.pid], "first": pids[:1], "last": pids[-1:], "all": pids}[to]:
             os.kill(pid, getattr(signal, name))
         self.check_stopped(run, run.finish(process), name)
@@ -87,7 +87,7 @@ class Signals(Runs):
 
     def check_repeated(self, name):
         run, process = self.begin(f"repeated-{name}", *LONG)
-        pid = processes(run.folder)[LAST]
+        pid = run.ranks()[LAST]
         began = time.monotonic()
         try:
             for _ in range(50):
@@ -111,7 +111,7 @@ class Signals(Runs):
         run = self.trial(f"during-{name}")
         process = run.start(TESSERA_FAULT="payload:all:stop")
         run.until(process, lambda: run.standing() == set(range(RANKS)))
-        for pid in processes(run.folder).values():
+        for pid in run.ranks().values():
             os.kill(pid, getattr(signal, name))
             os.kill(pid, signal.SIGCONT)
         done = run.finish(process)
@@ -134,30 +134,23 @@ class Signals(Runs):
     def interrupt(pid):
         """Returns when the process has received the signal, or has ended."""
         os.kill(pid, signal.SIGINT)
-        while True:
-            try:
-                with open(f"/proc/{pid}/status") as file:
-                    waiting = [int(line.split()[1], 16) for line in file if line.startswith(("SigPnd:", "ShdPnd:"))]
-            except OSError:
-                return
-            if not any(mask >> (signal.SIGINT - 1) & 1 for mask in waiting):
-                return
+        while processes.signalled(pid, signal.SIGINT):
             time.sleep(0.001)
 
     def test_a_second_interrupt_leaves_at_once(self):
         run = self.trial("twice")
         process = run.start(TESSERA_FAULT="payload:0:stop")
         run.until(process, lambda: 0 in run.standing())  # so that nothing but the interrupt can end the other rank
-        pid, began = processes(run.folder)[LAST], time.monotonic()
+        pid, began = run.ranks()[LAST], time.monotonic()
         self.interrupt(pid)
         time.sleep(0.3)
         self.interrupt(pid)
         if time.monotonic() - began < 1:  # heard too soon after the first: ignored
             time.sleep(0.3)
-            self.assertNotIn(state_of(pid), ("", "Z"))
+            self.assertNotIn(processes.state_of(pid), ("", "Z"))
             time.sleep(0.7)
             os.kill(pid, signal.SIGINT)
-        run.until(process, lambda: state_of(pid) in ("", "Z"))
+        run.until(process, lambda: processes.state_of(pid) in ("", "Z"))
         done = run.finish(process)
         self.assertIn(done.code, (1, 9), done)  # 9: the launcher tells of the rank that stood, which it killed
         self.assertEqual(run.steps(), [BEFORE])
@@ -221,7 +214,7 @@ class Evaluations(Runs):
         for ready in evaluates:
             process = run.start(*limited)
             run.until(process, ready)
-            os.kill(processes(run.folder)[LAST], signal.SIGTERM)
+            os.kill(run.ranks()[LAST], signal.SIGTERM)
             done = run.finish(process)
             self.assertEqual(done.code, 75, done)
             step, _, loss = self.rows(run)[-1]
@@ -244,7 +237,7 @@ class Evaluations(Runs):
         sampled = ("--set", "run.steps=9", "--set", "sample.every_steps=4", "--set", "sample.prompt=the")
         process = run.start(*sampled, "--set", "sample.tokens=1000000")
         run.until(process, lambda: "sample: the" in self.printed(run))
-        os.kill(processes(run.folder)[LAST], signal.SIGTERM)
+        os.kill(run.ranks()[LAST], signal.SIGTERM)
         done = run.finish(process, limit=100)
         self.assertEqual((done.code, run.steps()), (75, [4]), done)
         done = run.run(*sampled, "--set", "sample.tokens=5")
@@ -284,8 +277,8 @@ class Deaths(Runs):
         self.assertIn("has ended without a word", done.err)
 
     def kill(self, run, process, rank, ready):
-        run.until(process, lambda: len(processes(run.folder)) == self.RANKS and ready())
-        os.kill(processes(run.folder)[rank], signal.SIGKILL)
+        run.until(process, lambda: len(run.ranks()) == self.RANKS and ready())
+        os.kill(run.ranks()[rank], signal.SIGKILL)
         self.check_ended(run, process, rank)
 
     def test_at_any_time_of_training(self):
@@ -309,19 +302,12 @@ class Deaths(Runs):
                 run = self.trial(f"death-{phase}")
                 self.check_ended(run, self.start(run, "train", "../deck.yaml", TESSERA_FAULT=f"{phase}:{rank}:kill"), rank)
 
-    @staticmethod
-    def computed(pid):
-        """Seconds of processor time of a process: one that has some is beyond the start of MPI, whose end is the launcher's matter."""
-        with open(f"/proc/{pid}/stat") as file:
-            fields = file.read().rsplit(")", 1)[1].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
     def test_of_another_verb(self):
         run = self.trial("death-eval")
         big = make_corpus(self.folder)
         process = self.start(run, "eval", "../deck.yaml", "--checkpoint", "run", "--set", f"data.root={big}", "--set", "data.eval_fraction=0.9",
                              "--set", "eval.batches=16000000")
-        self.kill(run, process, 1, lambda: min(map(self.computed, processes(run.folder).values())) > 3)
+        self.kill(run, process, 1, lambda: min(map(processes.computed, run.ranks().values())) > 3)  # beyond the start of MPI, whose end is the launcher's matter
 
 
 class Locks(Faults):
@@ -348,7 +334,7 @@ class Locks(Faults):
         run = self.trial("second")
         process = run.start(TESSERA_FAULT="payload:0:stop")
         run.until(process, lambda: 0 in run.standing())
-        first = processes(run.folder)
+        first = run.ranks()
         left = sorted(os.listdir(run.run_directory))
         elsewhere = Trial(os.path.join(self.folder, "elsewhere"))
         done = elsewhere.run("--set", "checkpoint.dir=../second/run")
@@ -408,7 +394,7 @@ class Locks(Faults):
         run.until(process, lambda: 0 in run.standing())
         lock = run.lock()
         self.assertEqual(lock["job"], "4711.0")
-        for pid in processes(run.folder).values():
+        for pid in run.ranks().values():
             os.kill(pid, signal.SIGKILL)
         run.finish(process)
         done = run.run(SLURM_RESTART_COUNT="1", **job)
@@ -444,7 +430,7 @@ class Locks(Faults):
 class Stopped(Runs):
     """A rank that stops, for ever or for a while."""
 
-    SECONDS = 30
+    SECONDS = 12
 
     def check_told(self, phase, rank):
         run = self.trial(f"stop-{phase}-{rank}")
@@ -477,14 +463,14 @@ class Stopped(Runs):
         process = run.start(TESSERA_FAULT=f"{phase}:{rank}:stop")
         run.until(process, lambda: rank in run.standing())
         time.sleep(self.SECONDS)
-        os.kill(processes(run.folder)[rank], signal.SIGCONT)
+        os.kill(run.ranks()[rank], signal.SIGCONT)
         done = run.finish(process)
         self.assertEqual((done.code, done.err), (0, "TESSERA_FAULT: stop strikes\n"), done)
         self.check_whole(run)
 
     def check_pause_between_saves(self, rank):
         run, process = self.begin(f"pause-between-{rank}", *LONG)
-        pid = processes(run.folder)[rank]
+        pid = run.ranks()[rank]
         os.kill(pid, signal.SIGSTOP)
         time.sleep(self.SECONDS)
         os.kill(pid, signal.SIGCONT)

@@ -12,6 +12,9 @@ import tempfile
 import time
 import unittest
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "../harness"))
+import processes  # noqa: E402
+
 SKIPPED = 77
 RANKS = 2
 LAST = RANKS - 1
@@ -43,30 +46,6 @@ def bits(path):
     with open(path) as file:
         rows = [json.loads(line) for line in file]
     return [(row["step"], row["loss"], row["grad_norm"], row["clip_coef"], row["lr"], row["tokens"]) for row in rows]
-
-
-def processes(folder):
-    """Pids of the ranks that run in a folder, by rank."""
-    found = {}
-    for pid in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            if os.readlink(f"/proc/{pid}/cwd") != folder or os.readlink(f"/proc/{pid}/exe") != program:
-                continue
-            with open(f"/proc/{pid}/environ", "rb") as file:
-                rank = re.search(rb"(?:^|\0)(?:PMI_RANK|OMPI_COMM_WORLD_RANK)=(\d+)", file.read())
-            found[int(rank[1]) if rank else 0] = int(pid)
-        except OSError:
-            continue
-    return found
-
-
-def state_of(pid):
-    """State of a process: R, S, T, Z, ...; empty if it has ended."""
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rsplit(")", 1)[1].split()[0]
-    except OSError:
-        return ""
 
 
 def main():
@@ -115,7 +94,7 @@ class Trial:
         try:
             process.wait(limit)
             deadline = time.monotonic() + PATIENCE
-            while processes(self.folder):
+            while processes.find(program, self.folder):
                 if time.monotonic() > deadline:
                     hangs = "ranks outlive the launcher"
                     break
@@ -123,7 +102,7 @@ class Trial:
         except subprocess.TimeoutExpired:
             hangs = "the launcher does not end"
         if hangs:
-            for pid in [*processes(self.folder).values(), process.pid]:
+            for pid in [*processes.find(program, self.folder), process.pid]:
                 os.kill(pid, signal.SIGKILL)
             process.wait()
         texts = []
@@ -147,9 +126,13 @@ class Trial:
                 raise AssertionError(f"it did not come to what was waited for\n{self.finish(process, 0.1)}")
             time.sleep(0.01)
 
+    def ranks(self):
+        """Pids of the ranks that run, by rank."""
+        return processes.ranks(program, self.folder)
+
     def standing(self):
         """The ranks that are stopped (SIGSTOP)."""
-        return {rank for rank, pid in processes(self.folder).items() if state_of(pid) == "T"}
+        return {rank for rank, pid in self.ranks().items() if processes.state_of(pid) == "T"}
 
     def steps(self):
         return sorted(int(os.path.basename(path)[5:]) for path in glob.glob(self.path("step_????????")))

@@ -19,6 +19,9 @@ import time
 import unittest
 
 HERE = os.path.dirname(os.path.realpath(__file__))
+sys.path.insert(0, os.path.join(HERE, "../harness"))
+import processes  # noqa: E402
+
 DECK = os.path.join(HERE, "..", "..", "inputs", "quickstart", "moe_text.yaml")
 GOLDEN = os.path.join(HERE, "goldens", "quickstart.json")
 RANKS = (1, 2, 4)
@@ -244,15 +247,8 @@ class OnGpus(unittest.TestCase):
         self.assertRegex(text, re.compile(r"rank 0 has waited 5 s in [\w ]+ #\d+"), text[-3000:])
 
     def rank_one(self):
-        for pid in filter(str.isdigit, os.listdir("/proc")):
-            try:
-                with open(f"/proc/{pid}/environ", "rb") as file:
-                    environment = file.read().split(b"\0")
-                program = os.readlink(f"/proc/{pid}/exe")
-                if b"PMI_RANK=1" in environment and program == os.path.realpath(OPTIONS.tessera):
-                    return int(pid)
-            except OSError:
-                continue
+        for pid in processes.find(OPTIONS.tessera, PMI_RANK="1"):
+            return pid
         self.fail("no rank 1 runs")
 
     def test_checkpoints_cross_back_ends(self):

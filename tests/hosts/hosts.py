@@ -10,6 +10,9 @@ import time
 import uuid
 
 HERE = os.path.dirname(os.path.realpath(__file__))
+sys.path.insert(0, os.path.join(HERE, "../harness"))
+import processes  # noqa: E402
+
 NETWORK = "10.77.0"
 NAMESPACES = ("-m", "-u", "-i", "-p", "-n")
 
@@ -40,8 +43,6 @@ def until(holds, what, seconds=60):
         if time.monotonic() > deadline:
             raise TimeoutError(what)
         time.sleep(0.02)
-
-
 
 
 class Hosts(contextlib.ExitStack):
@@ -135,17 +136,12 @@ class Hosts(contextlib.ExitStack):
 
     def space(self, name):
         """The host's namespace of processes, which outlives its first process by what cannot be killed."""
-        return os.readlink(f"/proc/{self.pids[name]}/ns/pid")
+        return processes.space_of(self.pids[name])
 
     @staticmethod
     def members(space, program):
         """Processes of `program` in a space(), also on a host that was cut off."""
-        found = []
-        for pid in filter(str.isdigit, os.listdir("/proc")):
-            with contextlib.suppress(OSError):
-                if os.readlink(f"/proc/{pid}/ns/pid") == space and os.readlink(f"/proc/{pid}/exe") == program:
-                    found.append(int(pid))
-        return found
+        return processes.find(program, space=space)
 
     def start(self, launcher, ranks, *words, out, environment=None):
         """Starts `words` with so many ranks on each host, as {"h1": 2, "h2": 2}; they write to files, since what is left of a lost host would

@@ -11,6 +11,7 @@ import sys
 from typing import Iterable, Iterator, NamedTuple
 
 import documents
+import prose
 import rules
 import source
 
@@ -123,18 +124,19 @@ def by_throws(path: str, text: str) -> Iterator[Finding]:
 
 
 def by_kernel(tree: dict[str, str]) -> Iterator[Finding]:
-    """Every public kernel header has a namesake in reference/, a test and a bench line. Headers that only their own folder includes are not public."""
+    """Every public kernel header has a namesake in tests/reference, a test and a bench line. Headers that only their own folder includes are not public;
+    kernels/no_gpu.cpp speaks for all folders."""
     included = {(path.rsplit("/", 1)[0], m[1]) for path, text in tree.items() for m in re.finditer(r'#include "([\w/.]+)"', text)}
     benches = "\n".join(text for path, text in tree.items() if re.match(r"^tests/bench/.*_bench\.cpp$", path))
     for path, text in tree.items():
-        match = re.match(r"^(kernels/(?!base/|reference/)\w+)/(\w+)\.hpp$", path)
+        match = re.match(r"^(kernels/(?!base/)\w+)/(\w+)\.hpp$", path)
         if not match or not re.search(r"\bvoid\s+\w+\(\s*Stream\s*&\s*\w+\s*,", source.code(text)):
             continue
-        if {folder for folder, header in included if header == path} == {match[1]}:
+        if {folder for folder, header in included if header == path} - {"kernels"} == {match[1]}:
             continue
         name = match[2]
-        if f"kernels/reference/{name}.hpp" not in tree:
-            yield Finding(path, 1, "kernel-reference", f"needs kernels/reference/{name}.hpp")
+        if f"tests/reference/{name}.hpp" not in tree:
+            yield Finding(path, 1, "kernel-reference", f"needs tests/reference/{name}.hpp")
         if f"tests/unit/kernels/{name}_test.cpp" not in tree:
             yield Finding(path, 1, "kernel-test", f"needs tests/unit/kernels/{name}_test.cpp")
         if f'#include "{path}"' not in benches:
@@ -155,6 +157,12 @@ def by_folder(tree: dict[str, str]) -> Iterator[Finding]:
 def by_document(tree: dict[str, str]) -> Iterator[Finding]:
     for path, line, wrong in documents.mistakes(tree):
         yield Finding(path, line, "document", wrong)
+
+
+def by_prose(path: str, text: str) -> Iterator[Finding]:
+    """Sentences of comments are short, and Markdown has one a line."""
+    for line, wrong in prose.mistakes(path, text):
+        yield Finding(path, line, "prose", wrong)
 
 
 REASONS = "tests/oracle/refreshed.txt"
@@ -184,7 +192,7 @@ def by_goldens(hashes: dict[str, str], reasons: str) -> Iterator[Finding]:
 
 
 def lint(tree: dict[str, str], hashes: dict[str, str]) -> list[Finding]:
-    found = [finding for path, text in tree.items() for check in (by_pattern, by_size, by_core_order, by_params_order, by_throws)
+    found = [finding for path, text in tree.items() for check in (by_pattern, by_size, by_core_order, by_params_order, by_throws, by_prose)
              for finding in check(path, text)]
     return found + [*by_kernel(tree), *by_folder(tree), *by_document(tree), *by_goldens(hashes, tree.get(REASONS, ""))]
 

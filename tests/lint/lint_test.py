@@ -3,6 +3,7 @@
 import unittest
 
 import lint
+import prose
 import rules
 import source
 
@@ -93,11 +94,12 @@ class Checks(unittest.TestCase):
     def test_kernel_needs_reference_test_and_bench(self):
         tree = {"kernels/a/a.hpp": "void a(Stream& stream, const Tensor& x);"}
         self.assertEqual(["kernel-reference", "kernel-test", "kernel-bench"], names(lint.by_kernel(tree)))
-        tree |= {"kernels/reference/a.hpp": "", "tests/unit/kernels/a_test.cpp": "", "tests/bench/k_bench.cpp": '#include "kernels/a/a.hpp"'}
+        tree |= {"tests/reference/a.hpp": "", "tests/unit/kernels/a_test.cpp": "", "tests/bench/k_bench.cpp": '#include "kernels/a/a.hpp"'}
         self.assertEqual([], names(lint.by_kernel(tree)))
 
     def test_header_inside_a_kernel_folder_is_no_kernel(self):
-        tree = {"kernels/a/inner.hpp": "void a(Stream& stream, const Tensor& x);", "kernels/a/a.cpp": '#include "kernels/a/inner.hpp"'}
+        tree = {"kernels/a/inner.hpp": "void a(Stream& stream, const Tensor& x);", "kernels/a/a.cpp": '#include "kernels/a/inner.hpp"',
+                "kernels/no_gpu.cpp": '#include "kernels/a/inner.hpp"'}
         self.assertEqual([], names(lint.by_kernel(tree)))
 
     def test_folder_needs_readme(self):
@@ -117,6 +119,28 @@ class Checks(unittest.TestCase):
                 self.assertEqual([("README.md", 2)], [(f.path, f.line) for f in lint.by_document(tree | {"README.md": f"\nthe `{bad}`\n"})])
         self.assertEqual(["document"], names(lint.by_document(tree | {"docs/tour.md": "[gone](gone.md)"})))
         self.assertEqual([], names(lint.by_document(tree | {"docs/tour.md": "[keys](keys.md) [core](../core/data/a.hpp)"})))
+
+    def test_sentences_of_comments_are_short(self):
+        words, most = (lambda n: " ".join(["word"] * n)), prose.MOST_WORDS
+        found = lambda text: [f.line for f in lint.by_prose("core/a.hpp", text)]
+        self.assertEqual([1], found(f"/// {words(most)}\n/// word.\n"))
+        self.assertEqual([1], found(f"int a;  ///< {words(most + 1)}\n"))
+        self.assertEqual([], found(f"/// {words(most)}.\n/// {words(most)}. {words(most)}\n"))
+        self.assertEqual([], found(f"/// {words(most)}\n///\n/// {words(most)}\n"))
+        self.assertEqual([], found(f"/// {words(most)}\n///   {words(most)}\n/// {words(most)}\n"))    # a list between
+        self.assertEqual([], found(f'/// {words(most)} "word word" f(x) a[i] 12.\nf("// {words(most + 1)}");\n'))
+        self.assertEqual([], list(lint.by_prose("python/a.py", f"# {words(most + 1)}\n")))
+
+    def test_markdown_has_one_sentence_a_line(self):
+        for wrong, right in (("One. Two\nthree.\n", "One.\nTwo three.\n"),
+                             ("- One. Two\n  three.\n  1. Four. Five.\n", "- One.\n  Two three.\n  1. Four.\n     Five.\n"),
+                             ("**Lead.** One. Two.\n", "**Lead.** One.\nTwo.\n"), ("\"One.\" (Two.) Three.\n", "\"One.\"\n(Two.)\nThree.\n")):
+            self.assertEqual(["prose"], names(lint.by_prose("a.md", wrong)))
+            self.assertEqual(right, prose.reflowed(wrong))
+            self.assertEqual([], names(lint.by_prose("a.md", right)))
+        for kept in ("# One. Two.\n", "| One. Two. |\n|---|\n", "```\nOne. Two\nthree\n```\n", "a\n\n    One. Two\n    three\n", "> One. Two.\n",
+                     "See e.g. Two, `a. B` and [a. B](c. D) by A. Name, 1.5 of No. 7.\n", "One.  \nTwo\n", "Ends ... Not here.\n"):
+            self.assertEqual(kept, prose.reflowed(kept))
 
     def test_goldens_change_with_a_reason(self):
         path, old, new = "tests/oracle/goldens/a.bin", "0" * 64, "1" * 64

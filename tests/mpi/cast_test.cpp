@@ -12,7 +12,7 @@
 #include "kernels/activation/activation.hpp"
 #include "kernels/convert/convert.hpp"
 #include "kernels/gemm/gemm.hpp"
-#include "kernels/reference/quantize.hpp"
+#include "tests/reference/quantize.hpp"
 #include "tests/support/compare.hpp"
 #include "tests/support/quantized.hpp"
 

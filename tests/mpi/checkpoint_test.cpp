@@ -5,7 +5,7 @@
 #include <fstream>
 #include <set>
 
-#include "app/training/training.hpp"
+#include "app/training/loop/training.hpp"
 #include "core/comm/mpi.hpp"
 #include "core/plan/library_plans.hpp"
 #include "io/checkpoint/folder.hpp"
@@ -180,7 +180,7 @@ TEST(Checkpoints, SavingChangesNoBit) {
     rows.push_back(row);
     return Problems();
   };
-  busy.training().run(keep, [&](std::int64_t) {
+  test::all_steps(busy.training(), keep, [&](std::int64_t) {
     busy.save(folder.path());
     return Proceed::go_on;
   });

@@ -193,8 +193,8 @@ class Collectives : public testing::TestWithParam<BackEnd> {
     return c;
   }
 
-  /// Elements that rank `from` sends to rank `to`, by number of a pattern: even, all different, some pairs empty, all
-  /// to the last, nothing, all to themselves, all from the last.
+  /// Elements that rank `from` sends to rank `to`, by number of a pattern. In order: even, all different, some pairs
+  /// empty, all to the last, nothing, all to themselves, all from the last.
   std::int64_t rows_of(int pattern, std::int64_t unit, int from, int to) const {
     const std::int64_t options[] = {5, 3 + 2 * from + to, (from + 2 * to) % 3 == 0 ? 0 : 7 + from,
                                     to == size() - 1 ? 11 : 0, 0, from == to ? 6 : 0, from == size() - 1 ? 4 : 0};

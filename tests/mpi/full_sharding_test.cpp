@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "app/training/replicas.hpp"
+#include "app/training/loop/replicas.hpp"
 #include "kernels/random/random.hpp"
 #include "tests/support/odd_schedules.hpp"
 #include "tests/support/trial.hpp"

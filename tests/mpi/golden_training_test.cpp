@@ -4,8 +4,9 @@
 #include <cmath>
 #include <cstdio>
 
-#include "app/training/training.hpp"
+#include "app/training/loop/training.hpp"
 #include "core/comm/mpi.hpp"
+#include "tests/support/all_steps.hpp"
 #include "tests/support/compare.hpp"
 #include "tests/support/golden.hpp"
 #include "tests/support/tiny_gpt.hpp"
@@ -75,7 +76,7 @@ RunConfig config_of(const Golden& golden, Compute compute) {
   config.data.files = {"in memory"};
   config.data.eval_fraction = 0.0;
   config.data.shuffle = false;
-  config.batch = {training.at("sequences"), 1};
+  config.batch = {.global = training.at("sequences"), .micro = 1};
   config.precision.compute = compute;
   config.reduce.bucket_mib = 0.004;  // about a thousand elements, so that there are many groups
   config.optimizer.lr = training.at("lr");
@@ -133,7 +134,7 @@ std::vector<MetricsRow> train(const Golden& golden, const RunConfig& config) {
   Training training(device, plan, Batches(config, tokens, windows, plan.ranks.world), mesh, *control, records);
   training.initialise([&](StateDict& state) { fill_weights(state, golden, device); });
   std::vector<MetricsRow> rows;
-  training.run([&](const MetricsRow& row) {
+  test::all_steps(training, [&](const MetricsRow& row) {
     rows.push_back(row);
     return Problems();
   });

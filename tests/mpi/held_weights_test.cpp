@@ -4,7 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "app/training/plan_text.hpp"
+#include "app/training/tell/plan_text.hpp"
 #include "tests/support/trial.hpp"
 
 /// Training with weights held quantized: memory and bytes equal the plan's, and bf16 staged in the memory of gradients

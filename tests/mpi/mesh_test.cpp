@@ -6,7 +6,7 @@
 #include <bit>
 #include <cmath>
 
-#include "app/training/replicas.hpp"
+#include "app/training/loop/replicas.hpp"
 #include "core/step/engine.hpp"
 #include "kernels/convert/convert.hpp"
 #include "tests/support/compare.hpp"

@@ -16,8 +16,9 @@
 #include "tests/support/held_weights.hpp"
 #include "tests/support/odd_schedules.hpp"
 
-/// Steps with random disturbances and delays, legal and illegal, compared with the schedule that ParamSync executes:
-/// the collectives of a step that nothing disturbs, the states of groups, and the values of every operand and sum.
+/// Steps with random disturbances and delays, legal and illegal, compared with the schedule that ParamSync executes.
+/// Compared are the collectives of a step that nothing disturbs, the states of groups, and the values of every operand
+/// and sum.
 namespace tessera {
 namespace {
 
@@ -39,7 +40,7 @@ struct Way {
 /// Parameters of odd sizes where their format takes them, an expert stack, and one ("unused") that no pass touches.
 /// Matrices have another format than the rest, so that the last buckets of both form groups of several uneven buckets.
 ParamRegistry odd_parameters(FormatId codes) {
-  ParamRegistry registry({.weight = {DType::bf16, codes}});
+  ParamRegistry registry(TreatmentRules{{.weight = {codes, codes}}});
   const bool odd = codes == formats::id_of<formats::Fp8Block>;
   const auto add = [&](const std::string& name, Shape shape, int members, Role role) {
     const Shape canonical = members > 1 ? Shape{members, shape[0], shape[1]} : shape;

@@ -14,7 +14,7 @@
 #include "tests/support/held_weights.hpp"
 #include "tests/support/quantized.hpp"
 
-/// Weights held as codes: on every rank every stored byte equals that of quantizing the whole bf16 weight, for every
+/// Weights held as codes. On every rank every stored byte equals that of quantizing the whole bf16 weight, for every
 /// format, wire, cut and place of staging. Bytes that travel and launches are counted.
 namespace tessera {
 namespace {
@@ -68,7 +68,7 @@ std::vector<Case> cases() {
 /// Parameters: matrices whose blocks fill neither patches nor slices, experts, one weight that no pass touches, and
 /// vectors. Formats that take any shape get odd shapes, with gaps between members.
 ParamRegistry parameters(FormatId format) {
-  ParamRegistry registry({.weight = {DType::bf16, format}});
+  ParamRegistry registry(TreatmentRules{{.weight = {format, format}}});
   const ParamRegistry::InBlock block(registry, 0);
   const auto add = [&](const std::string& name, Shape shape, int members, Role role) {
     const Shape canonical = members > 1 ? Shape{members, shape[0], shape[1]} : shape;
@@ -285,7 +285,7 @@ TEST(Wires, GathersMoveWhatTheFormatsSay) {
 
 /// `count` matrices and stacks of `experts` experts, in one bucket each.
 ParamRegistry many_parameters(FormatId format, int count, int experts) {
-  ParamRegistry registry({.weight = {DType::bf16, format}});
+  ParamRegistry registry(TreatmentRules{{.weight = {format, format}}});
   const ParamRegistry::InBlock block(registry, 0);
   for (int i = 0; i < count; ++i) {
     const std::string name = std::to_string(i);
@@ -312,7 +312,7 @@ KernelLaunches launches_over_one_weight(FormatId format) {
     matrix.columnwise = column.copy();
     if (F::columnwise == formats::Columnwise::shared) matrix.columnwise.data = matrix.rowwise.data;
     if (F::tensor_amax) matrix.columnwise.amax = matrix.rowwise.amax;
-    const QuantizeTable table = placed_table(device, format, std::vector{matrix});
+    const QuantizeTable table = placed(device, QuantizeTable(format, std::vector{matrix}));
     const Tensor amaxes = device.allocate(Category::staging, DType::bf16, {table.amax_entries()});
     Stream& stream = device.compute();
     const auto launches_of = [&](const auto& kernel) {
@@ -330,7 +330,7 @@ KernelLaunches launches_over_one_weight(FormatId format) {
   });
 }
 
-/// Number of launches of one publication and its gathers: one computation of amaxes and one cast for each format, and
+/// Number of launches of one publication and its gathers. One computation of amaxes and one cast for each format, and
 /// one columnwise build (or one quantization of gathered bf16) for each group.
 std::int64_t expected_launches(const Case& one, std::int64_t groups) {
   const KernelLaunches kernels = launches_over_one_weight(one.format);

@@ -104,12 +104,15 @@ class Fp8Tensor(Exact):
 
 
 class Nvfp4(Scaled):
-    def __init__(self, seed, step):
+    def __init__(self, seed, step, rotates=True):
         super().__init__(formats.nvfp4, 16, weight=(16, 16), activation=(1, 16))
-        self.seed, self.step = seed, step
+        self.seed, self.step, self.rotates = seed, step, rotates
+
+    def rotated(self, x):
+        return formats.hadamard(x.astype(F32)) if self.rotates else x.astype(F32)
 
     def activation_columnwise(self, x):
-        return formats.nvfp4(formats.hadamard(x.astype(F32)), turned(self.activation))
+        return formats.nvfp4(self.rotated(x), turned(self.activation))
 
     def drawn(self, name, side, dy, rows):
         index = rows.number[:, None] * dy.shape[1] + np.arange(dy.shape[1])
@@ -119,8 +122,28 @@ class Nvfp4(Scaled):
         return formats.nvfp4(dy.astype(F32), self.activation, self.drawn(name, "row", dy, rows))
 
     def gradient_columnwise(self, name, dy, rows):
-        rotated = formats.hadamard(dy.astype(F32))
-        return formats.nvfp4(rotated, turned(self.activation), self.drawn(name, "col", dy, rows))
+        return formats.nvfp4(self.rotated(dy), turned(self.activation), self.drawn(name, "col", dy, rows))
+
+
+class Slots:
+    """A quantizer for each of the six factors: of weights in forward and dgrad, of activations in forward and wgrad, of
+    gradients in dgrad and wgrad. Those left out quantize nothing."""
+
+    def __init__(self, weight=(None, None), activation=(None, None), gradient=(None, None)):
+        (wf, wd), (xf, xw), (gd, gw) = ([one or Exact() for one in pair] for pair in (weight, activation, gradient))
+        self.rows_begin_at = max(one.rows_begin_at for one in (xf, xw, gd, gw))
+        self.weight_rowwise, self.weight_columnwise = wf.weight_rowwise, wd.weight_columnwise
+        self.activation_rowwise, self.activation_columnwise = xf.activation_rowwise, xw.activation_columnwise
+        self.gradient_rowwise, self.gradient_columnwise = gd.gradient_rowwise, gw.gradient_columnwise
+
+
+def twice(one):
+    return one, one
+
+
+def mixed(seed, step):
+    fp4, mx, block = Nvfp4(seed, step), RECIPES["mxfp8"](seed, step), RECIPES["fp8_block"](seed, step)
+    return Slots(weight=twice(RECIPES["mxfp8_2d"](seed, step)), activation=(block, fp4), gradient=(mx, fp4))
 
 
 RECIPES = {
@@ -130,6 +153,17 @@ RECIPES = {
     "mxfp8": lambda seed, step: Scaled(formats.mxfp8, 32, weight=(1, 32), activation=(1, 32)),
     "mxfp8_2d": lambda seed, step: Scaled(formats.mxfp8, 32, weight=(32, 32), activation=(1, 32)),
     "nvfp4": Nvfp4,
+    "weights": lambda seed, step: Slots(weight=twice(Nvfp4(seed, step))),
+    "activations": lambda seed, step: Slots(activation=twice(RECIPES["mxfp8"](seed, step))),
+    "gradients": lambda seed, step: Slots(gradient=twice(Nvfp4(seed, step, rotates=False))),
+    "mixed": mixed,
+}
+# How a deck writes those that have no name of their own.
+IN_DECKS = {
+    "weights": dict(weight="nvfp4"),
+    "activations": dict(activation="mxfp8"),
+    "gradients": dict(gradient="nvfp4"),
+    "mixed": dict(base="nvfp4", weight="mxfp8_2d", activation=dict(forward="fp8_block"), gradient=dict(dgrad="mxfp8")),
 }
 
 
@@ -155,10 +189,8 @@ class Products:
     def multiply(self, a, b):
         """alpha a b^T of two factors; alpha is the product of their tensors' scales (1 without such scales)."""
         sums = self.sums(self.sum(a[0], b[0]))
-        if a[1] is None:
-            return sums
-        alpha = (a[1] * formats.INVERSE_2688) * (b[1] * formats.INVERSE_2688)
-        return alpha * sums.astype(F32)
+        scales = [amax * formats.INVERSE_2688 for _, amax in (a, b) if amax is not None]
+        return np.prod(scales, dtype=F32) * sums.astype(F32) if scales else sums
 
     def forward(self, x, weights, rows):
         """x [M, in] -> y [M, out], before bias and rounding; rows between the parts are zero."""

@@ -17,7 +17,7 @@ import tempfile
 import unittest
 
 import slurm
-from runs import JOBSCRIPTS, Jobs
+from runs import JOBSCRIPTS, Jobs, processes
 
 TESSERA = MPIEXEC = ""
 STEPS = 3000
@@ -33,14 +33,7 @@ class Elastic(Jobs):
 
     def ranks(self, node, job):
         """Pids of the job's ranks on a node."""
-        found = []
-        for pid in filter(str.isdigit, os.listdir("/proc")):
-            with contextlib.suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
-                environment = file.read().split(b"\0")
-                mine = {f"SLURMD_NODENAME={node}".encode(), f"SLURM_JOB_ID={job}".encode()} <= set(environment)
-                if mine and os.path.basename(os.readlink(f"/proc/{pid}/exe")) == "tessera":
-                    found.append(int(pid))
-        return found
+        return processes.find(TESSERA, SLURMD_NODENAME=node, SLURM_JOB_ID=job)
 
     def strike(self, kind, node, job):
         """Kills a rank, the slurmd of a node, or both, which is what other nodes see of a node that is gone."""

@@ -22,7 +22,7 @@ class Generate(runs.Runs):
         return json.loads(out)
 
     def test_greedy_tokens_are_transformers(self):
-        for model in ("gpt2", "llama", "llama3", "mistral", "mixtral", "qwen2", "qwen3"):
+        for model in ("gpt2", "llama", "llama3", "mistral", "mixtral", "qwen2", "qwen3", "qwen2_moe", "qwen3_moe", "olmoe", "glm4_moe", "glm4_moe_alone", "dots1"):
             folder = os.path.join(ORACLE, "hf", model)
             with open(os.path.join(folder, "greedy.json")) as file:
                 cases = json.load(file)["cases"]

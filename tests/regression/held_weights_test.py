@@ -7,27 +7,16 @@ import filecmp
 import itertools
 import os
 import subprocess
+import sys
 
 import h5py
-import numpy
 
 import held_runs
 import runs
 from held_runs import QUANTIZED, RECIPES, ways
 
-
-def mix64(z):
-    z = (z ^ (z >> numpy.uint64(30))) * numpy.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> numpy.uint64(27))) * numpy.uint64(0x94D049BB133111EB)
-    return z ^ (z >> numpy.uint64(31))
-
-
-def digest(array):
-    """The program's digest of an array: of its bits, zero-extended, in row-major order, modulo 2^64."""
-    values = array[()].reshape(-1)
-    bits = values.view("u4" if values.dtype.itemsize == 4 else "u1").astype(numpy.uint64)
-    places = numpy.arange(1, bits.size + 1, dtype=numpy.uint64) * numpy.uint64(0x9E3779B97F4A7C15)
-    return "%016x" % int(mix64(bits ^ places).sum(dtype=numpy.uint64))
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "../../python"))
+import tessera_io  # noqa: E402
 
 
 class HeldWeights(held_runs.HeldRuns):
@@ -80,7 +69,7 @@ class HeldWeights(held_runs.HeldRuns):
             group = file["model/" + name]
             for kind, found in arrays.items():
                 dataset = {"rowwise": "rowwise_data", "columnwise": "columnwise_data"}.get(kind, kind)
-                self.assertEqual(found, digest(group[dataset]), (what, name, kind))
+                self.assertEqual(found, f"{tessera_io.digest(group[dataset][()]):016x}", (what, name, kind))
                 seen += 1
         self.assertGreater(seen, 20)
 

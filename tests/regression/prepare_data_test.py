@@ -27,6 +27,7 @@ except ImportError as missing:
 
 HERE = pathlib.Path(__file__).resolve().parent
 PREPARE = HERE / "../../examples/prepare_data/prepare.py"
+sys.path.insert(0, str(PREPARE.parent))  # where it finds its own modules
 GIVEN = HERE / "../oracle/tokenizers/llama3/tokenizer.json"
 TESSERA = ""
 

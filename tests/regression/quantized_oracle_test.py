@@ -18,6 +18,7 @@ import numpy as np
 import runs
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "oracle"))
+import low_precision  # noqa: E402
 import quantized_goldens as goldens  # noqa: E402
 import small_models  # noqa: E402
 
@@ -121,7 +122,7 @@ class Oracle(runs.Runs):
             del m["moe"]
         precision = dict(compute="bf16")
         if RECIPE != "bf16":
-            precision |= dict(recipe=RECIPE, primary_weights="bf16")
+            precision |= dict(recipe=low_precision.IN_DECKS.get(RECIPE, RECIPE), primary_weights="bf16")
         values = dict(SEED=index["run_seed"], MODEL=json.dumps(m), GLOBAL=index["batch"]["sequences"],
                       MICRO=index["batch"]["micro"], PRECISION=json.dumps(precision), DIR=directory)
         deck = DECK

@@ -13,6 +13,9 @@ import threading
 import time
 import unittest
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "../harness"))
+import processes  # noqa: E402
+
 TESSERA = MPIEXEC = ""
 PATIENCE = 600  # seconds after which a program counts as hanging
 DECK = """schema_version: 1
@@ -86,15 +89,6 @@ class Paced:
         return self.rows
 
 
-def rank_with(entry, program):
-    """Pid of a process of this program with this entry in its environment, or None."""
-    for pid in filter(str.isdigit, os.listdir("/proc")):
-        with contextlib.suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
-            if entry.encode() in file.read().split(b"\0") and os.readlink(f"/proc/{pid}/exe") == os.path.realpath(program):
-                return int(pid)
-    return None
-
-
 class InFolder(unittest.TestCase):
     """A test with a temporary folder that holds a corpus."""
 
@@ -153,7 +147,7 @@ class Runs(InFolder):
 
     def rank_of(self):
         """Pid of a rank that runs in the folder, if there is one."""
-        return rank_with(f"TESSERA_TEST_FOLDER={self.folder}", TESSERA)
+        return next(iter(processes.find(TESSERA, TESSERA_TEST_FOLDER=self.folder)), None)
 
     def run_to_its_end(self, code, ranks, verb, *arguments, fault="", input=None):
         process = self.start(ranks, *arguments, verb=verb, fault=fault)

@@ -5,7 +5,11 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "../harness"))
+import processes  # noqa: E402
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scontrol", "scancel", "sinfo")
 PATH = os.environ.get("PATH", "") + os.pathsep + "/usr/sbin"
@@ -68,16 +72,14 @@ def until(seconds, what, condition):
     return found
 
 
-def end_all(mark, seconds=60):
-    """Kills every process that has `mark` in its environment; returns those that still run."""
+def end_all(configuration, seconds=60):
+    """Kills every process of the Slurm with this configuration; returns those that still run."""
     deadline = time.monotonic() + seconds
     while True:
-        left = []
-        for pid in filter(str.isdigit, os.listdir("/proc")):
-            with contextlib.suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
-                if mark in file.read().split(b"\0"):
-                    left.append(int(pid))
-                    os.kill(int(pid), signal.SIGKILL)
+        left = processes.find(SLURM_CONF=configuration)
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         if not left or time.monotonic() > deadline:
             return left
         time.sleep(0.05)
@@ -92,7 +94,6 @@ class Slurm:
         self.nodes = [f"t{i + 1}" for i in range(nodes)] if nodes > 1 else []
         self.host = socket.gethostname().split(".")[0]
         self.environment = {**os.environ, "PATH": PATH, "SLURM_CONF": self.path("slurm.conf")}
-        self.mark = f"SLURM_CONF={self.path('slurm.conf')}".encode()
         self.alive = -1
 
     def path(self, name):
@@ -122,7 +123,7 @@ class Slurm:
                 for stream in range(3):
                     os.dup2(os.open(os.devnull, os.O_RDWR), stream)
                 os.read(gone, 1)
-                end_all(self.mark)
+                end_all(self.environment["SLURM_CONF"])
             os._exit(0)
         os.waitpid(child, 0)
         os.close(gone)
@@ -173,7 +174,7 @@ class Slurm:
         for daemon in self.daemons:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 daemon.wait(timeout=60)
-        left = end_all(self.mark)
+        left = end_all(self.environment["SLURM_CONF"])
         for daemon in self.daemons:
             daemon.wait(timeout=60)
         os.close(self.alive)

@@ -13,7 +13,7 @@ import tempfile
 import unittest
 
 import slurm
-from runs import JOBSCRIPTS, Jobs, Paced, rank_with
+from runs import JOBSCRIPTS, Jobs, Paced, processes
 
 TESSERA = MPIEXEC = BUILD = ""
 SCRIPTS = os.path.join(JOBSCRIPTS, "slurm")
@@ -56,10 +56,9 @@ class SlurmJobs(Jobs):
         self.assertEqual(done.returncode, 0, done.stderr)
         return json.loads(done.stdout)["content_digest"]
 
-    def stands_still(self, pid):
-        with contextlib.suppress(OSError), open(f"/proc/{pid}/stat", encoding="ascii") as file:
-            return file.read().rsplit(")", 1)[1].split()[0] == "T"
-        return False
+    @staticmethod
+    def ranks(job, **variables):
+        return processes.find(TESSERA, SLURM_JOB_ID=job, **variables)
 
     def test_a_run_that_is_stopped_queues_again_and_ends_as_if_it_had_not(self):
         whole = subprocess.run([MPIEXEC, "-n", "2", TESSERA, "train", "deck.yaml", "--set", "checkpoint.dir=whole"],
@@ -69,10 +68,10 @@ class SlurmJobs(Jobs):
         trace = Paced(self.path("trace"))
         job = self.train("--set", "debug.trace=trace")
         trace.until(3)
-        rank = rank_with(f"SLURM_JOB_ID={job}", TESSERA)
+        rank = self.ranks(job)[0]
         os.kill(rank, signal.SIGSTOP)  # Slurm checks time limits twice a minute, and continues the processes that it signals
         self.slurm.ask("scontrol", "update", f"JobId={job}", "TimeLimit=5")
-        slurm.until(600, "the warning", lambda: not self.stands_still(rank))
+        slurm.until(600, "the warning", lambda: processes.state_of(rank) != "T")
         self.slurm.ask("scontrol", "update", f"JobId={job}", "TimeLimit=60")
         trace.let_go()
 
@@ -124,7 +123,7 @@ class SlurmJobs(Jobs):
         trace = Paced(self.path("trace"))
         job = self.train("--set", "debug.trace=trace", "--set", "checkpoint.every_steps=2", "--set", "run.steps=40")
         trace.until(6)
-        os.kill(rank_with(f"SLURM_JOB_ID={job}", TESSERA), signal.SIGKILL)
+        os.kill(self.ranks(job)[0], signal.SIGKILL)
         trace.let_go()
         log = self.ended(job, "COMPLETED", 0)
         self.assertEqual(self.slurm.about(job)["Restarts"], "1")
@@ -135,12 +134,10 @@ class SlurmJobs(Jobs):
 
     def test_a_job_that_fails_again_and_again_ends(self):
         job = self.train("--set", "run.steps=1000000", TESSERA_FAILURES="2")
-        metrics = self.path("run", "metrics.jsonl")
         for start in range(2):
-            def training():  # rows of the earlier start may be there until this one writes its first
-                rows = self.rows("run") if os.path.exists(metrics) else []
-                return self.log(job).count("[train] job") == start + 1 and rows and rank_with(f"SLURM_RESTART_COUNT={start}" if start else f"SLURM_JOB_ID={job}", TESSERA)
-            os.kill(slurm.until(600, f"start {start + 1}", training), signal.SIGKILL)
+            def training():  # a rank that is killed before MPI has begun would leave the other waiting
+                return self.log(job).count("\nstep 1/") == start + 1 and self.ranks(job)
+            os.kill(slurm.until(600, f"start {start + 1}", training)[0], signal.SIGKILL)
         about = self.slurm.ended(job)
         log = self.log(job)
         self.assertEqual((about["JobState"], about["Restarts"]), ("FAILED", "1"), log)
@@ -164,7 +161,7 @@ class SlurmJobs(Jobs):
         self.slurm.ask("scancel", job)
         about = self.slurm.ended(job)
         self.assertEqual((about["JobState"], about["Restarts"]), ("CANCELLED", "0"), self.log(job)[-3000:])
-        slurm.until(600, "the end of the script", lambda: rank_with(f"SLURM_JOB_ID={job}", TESSERA) is None)
+        slurm.until(600, "the end of the script", lambda: not self.ranks(job))
         self.assertNotIn("queued again", self.log(job))
         self.assertTrue(self.digest("run"))
 

@@ -105,23 +105,43 @@ class Statistics(runs.Runs):
             for folder in ("with", "without"):
                 subprocess.run(["rm", "-r", self.path(folder)], check=True)
 
+    def check_weights(self, name):
+        run = tessera_io.Run(self.path(name))
+        weights = [line for line in run.quantization() if line["role"] == "weight"]
+        self.assertTrue(weights)
+        before = {checkpoint.step: checkpoint for checkpoint in run.checkpoints()}
+        for line in weights:
+            masters = nf.bf16(np.asarray(before[line["step"] - 1][line["matrix"]]))
+            block = BLOCKS.get(line["format"], (1, 32) if line["side"] == "rowwise" else (32, 1))
+            wanted = line_of(masters.reshape(-1, *masters.shape[-2:]), line["format"], block)
+            for field, value in wanted.items():
+                if isinstance(value, float):
+                    self.assertTrue(math.isclose(line[field], value, rel_tol=1e-12, abs_tol=0), (line, field, value))
+                else:
+                    self.assertEqual(line[field], value, (line, field))
+
     def test_weights_are_as_numpy_reads_the_masters(self):
         for model, recipe in (("gated", "fp8_block"), ("gated", "fp8_tensor"), ("experts", "mxfp8"), ("gated", "mxfp8_2d"), ("discrete", "nvfp4")):
             name = f"{model}-{recipe}"
             self.case(name, model, recipe, 2)
-            run = tessera_io.Run(self.path(name))
-            weights = [line for line in run.quantization() if line["role"] == "weight"]
-            self.assertTrue(weights)
-            before = {checkpoint.step: checkpoint for checkpoint in run.checkpoints()}
-            for line in weights:
-                masters = nf.bf16(np.asarray(before[line["step"] - 1][line["matrix"]]))
-                block = BLOCKS.get(recipe, (1, 32) if line["side"] == "rowwise" else (32, 1))
-                wanted = line_of(masters.reshape(-1, *masters.shape[-2:]), line["format"], block)
-                for field, value in wanted.items():
-                    if isinstance(value, float):
-                        self.assertTrue(math.isclose(line[field], value, rel_tol=1e-12, abs_tol=0), (line, field, value))
-                    else:
-                        self.assertEqual(line[field], value, (line, field))
+            self.check_weights(name)
+
+    def test_slots(self):
+        """Each copy that is made has a line with its own format, and a slot in bf16 has none."""
+        recipe = "{weight: {forward: fp8_block, dgrad: mxfp8}, activation: {forward: mxfp8, wgrad: bf16}, gradient: {dgrad: fp8_tensor_e5m2, wgrad: nvfp4}}"
+        layers = "precision.layers=[{modules: [mlp.down], recipe: {weight: {dgrad: mxfp8_2d}}}, {blocks: [\"1\"], modules: [mlp.up], recipe: bf16}]"
+        base = self.case("one", "gated", recipe, 1, layers)
+        made = {}
+        for line in map(json.loads, base.splitlines()):
+            made.setdefault(line["matrix"], set()).add((line["role"], line["side"], line["format"]))
+        all_slots = {("weight", "rowwise", "fp8_block"), ("weight", "columnwise", "mxfp8"), ("activation", "rowwise", "mxfp8"),
+                     ("gradient", "rowwise", "fp8_tensor_e5m2"), ("gradient", "columnwise", "nvfp4_1d")}
+        wanted = {f"layers.{i}.{part}.weight": all_slots for i in (0, 1) for part in ("attention.qkv", "attention.out", "mlp.gate_up")}
+        wanted |= {f"layers.{i}.mlp.down.weight": {("weight", "columnwise", "mxfp8_2d")} for i in (0, 1)}
+        del wanted["layers.1.mlp.gate_up.weight"]
+        self.assertEqual(made, wanted)
+        self.check_weights("one")
+        self.assertEqual(self.case("three", "gated", recipe, 3, layers, "sharding=full", "recompute.mode=full"), base)
 
     def test_elements_are_those_of_all_micro_batches(self):
         """6 micro-batches of 32 tokens on 4 ranks, two of which are idle in the second round; experts' gaps do not count."""

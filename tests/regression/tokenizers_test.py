@@ -20,7 +20,9 @@ except ImportError as missing:
     sys.exit(77)
 
 ENCODE = ""
-SPEC = importlib.util.spec_from_file_location("prepare", pathlib.Path(__file__).resolve().parent / "../../examples/prepare_data/prepare.py")
+EXAMPLE = pathlib.Path(__file__).resolve().parents[2] / "examples/prepare_data"
+sys.path.append(str(EXAMPLE))   # of the modules that prepare.py imports
+SPEC = importlib.util.spec_from_file_location("prepare", EXAMPLE / "prepare.py")
 PREPARE = importlib.util.module_from_spec(SPEC)   # which says of a tokenizer whether the program takes it
 SPEC.loader.exec_module(PREPARE)
 FILES = int(os.environ.get("TESSERA_TOKENIZERS", "300"))

@@ -17,6 +17,9 @@ import threading
 import time
 import unittest
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "../harness"))
+import processes  # noqa: E402
+
 TESSERA = MPIEXEC = ""
 NOBODY = 65534
 TEXT = "".join(f"The quick brown fox number {i} jumps over the lazy dog.\n" for i in range(300))
@@ -33,19 +36,6 @@ checkpoint: {dir: run}
 """
 KEYS = ["step", "loss", "balance_loss", "z_loss", "expert_load", "grad_norm", "clip_coef", "lr", "tokens", "step_ms",
         "tokens_per_s", "mfu", "memory_bytes", "ranks", "time", "skipped", "spike", "restart"]
-
-
-def processes_in(folder):
-    """(pid, rank) of every tessera process that runs in the folder."""
-    found = []
-    for pid in filter(str.isdigit, os.listdir("/proc")):
-        with contextlib.suppress(OSError):
-            if (os.readlink(f"/proc/{pid}/cwd"), os.readlink(f"/proc/{pid}/exe")) != (folder, TESSERA):
-                continue
-            with open(f"/proc/{pid}/environ", "rb") as file:
-                rank = re.search(rb"(?:^|\0)(?:PMI_RANK|OMPI_COMM_WORLD_RANK)=(\d+)", file.read())
-            found.append((int(pid), int(rank[1]) if rank else 0))
-    return found
 
 
 def bits(rows):
@@ -576,11 +566,11 @@ class Faults(Train):
             while not os.path.exists(self.path("run", "metrics.jsonl")) or not self.read("run", "metrics.jsonl"):
                 self.assertLess(time.monotonic(), deadline, self.read("log"))
                 time.sleep(0.05)
-            victims = [pid for pid, rank in processes_in(self.folder) if rank == 1]
+            victims = [pid for pid in processes.find(TESSERA, self.folder) if processes.rank_of(pid) == 1]
             self.assertEqual(len(victims), 1)
             os.kill(victims[0], signal.SIGKILL)
             self.assertNotEqual(run.wait(timeout=300), 0)
-            while processes_in(self.folder):
+            while processes.find(TESSERA, self.folder):
                 self.assertLess(time.monotonic(), deadline, "ranks are left over")
                 time.sleep(0.05)
         finally:

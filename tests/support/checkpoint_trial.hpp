@@ -5,11 +5,12 @@
 #include <string>
 #include <vector>
 
-#include "app/training/training.hpp"
+#include "app/training/loop/training.hpp"
 #include "core/comm/mpi.hpp"
 #include "io/checkpoint/reader.hpp"
 #include "io/checkpoint/writer.hpp"
 #include "kernels/random/random.hpp"
+#include "tests/support/all_steps.hpp"
 #include "tests/support/self_control.hpp"
 #include "tests/support/small_runs.hpp"
 #include "tests/support/temporary_folder.hpp"
@@ -77,7 +78,7 @@ class Trial {
       rows.push_back(row);
       return Problems();
     };
-    training_->run(keep, [stop](std::int64_t step) { return step < stop ? Proceed::go_on : Proceed::stop; });
+    all_steps(*training_, keep, [stop](std::int64_t step) { return step < stop ? Proceed::go_on : Proceed::stop; });
     return rows;
   }
   std::string save(const std::filesystem::path& run, ExpertWeights in_file = ExpertWeights::single) {

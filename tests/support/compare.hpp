@@ -8,16 +8,12 @@
 #include <string>
 
 #include "kernels/base/dtype.hpp"
+#include "tests/support/tolerances.hpp"
 
 namespace tessera::test {
 
 /// The types that kernels of real numbers take: TYPED_TEST_SUITE(Suite, test::Reals).
 using Reals = ::testing::Types<double, float, bf16>;
-
-/// Tolerance of a sum of moderate length in T, compared with a reference in double: a few roundings of T.
-template <class T> inline constexpr double tolerance = 1e-12;
-template <> inline constexpr double tolerance<float> = 2e-5;
-template <> inline constexpr double tolerance<bf16> = 1e-2;
 
 namespace detail {
 inline ::testing::AssertionResult sizes(std::size_t actual, std::size_t expected) {

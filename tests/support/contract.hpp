@@ -12,7 +12,7 @@
 namespace tessera::test {
 
 /// Checks what callers owe a communicator: counts, displacements and arrivals stay as they were until the operation has
-/// finished; once open() has been called, weights and gradients travel in buffers that it was told of.
+/// finished. Once open() has been called, weights and gradients travel in buffers that it was told of.
 class Contract final : public Wrapper {
  public:
   explicit Contract(std::unique_ptr<Communicator> inner) : Wrapper("contract", std::move(inner)) {}

@@ -36,7 +36,7 @@ inline RunConfig full(RunConfig config, Mode mode = Mode::none, GatherGranularit
 }
 /// With so many micro-batches a rank, on two ranks.
 inline RunConfig times(int micro_batches, RunConfig config) {
-  config.batch = {2 * micro_batches, 1};
+  config.batch = {.global = 2 * micro_batches, .micro = 1};
   return config;
 }
 
@@ -51,7 +51,7 @@ inline RunConfig drawn(std::mt19937& random, int ranks) {
   RunConfig config = pick(0, 1) ? dense(recipe) : mixture(recipe);
   config.reduce.order = pick(ReduceOrder::rank, ReduceOrder::batch);
   const bool idle = config.reduce.order == ReduceOrder::batch && pick(0, 1) == 1;
-  config.batch = {ranks * pick(1, 2, 3) + (idle ? 1 : 0), 1};
+  config.batch = {.global = ranks * pick(1, 2, 3) + (idle ? 1 : 0), .micro = 1};
   config.reduce.bucket_mib = pick(0.01, 0.05, 0.15, 25.0);
   config.model.tied_head = pick(0, 1) == 1;
   if (pick(0, 1)) config = full(config, pick(Mode::none, Mode::selective, Mode::full), pick(block, module));

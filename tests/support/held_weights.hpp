@@ -5,7 +5,7 @@
 #include "core/layout/param.hpp"
 #include "kernels/gemm/operand.hpp"
 #include "kernels/random/random.hpp"
-#include "kernels/reference/quantize.hpp"
+#include "tests/reference/quantize.hpp"
 #include "tests/support/on_device.hpp"
 
 namespace tessera::test {
@@ -22,8 +22,8 @@ inline std::vector<std::uint8_t> bytes_of(Device& device, const Tensor& t) {
   return on_host<std::uint8_t>(device, {t.data, DType::u8, Shape{t.bytes()}});
 }
 
-/// Expects that the operand of a weight is Q(bf16(master)): its values, or data, scales with padding and amax of one
-/// side, as the serial reference quantizes each whole member.
+/// Expects that the operand of a weight is Q(bf16(master)). That is its values, or data, scales with padding and amax
+/// of one side, as the serial reference quantizes each whole member.
 inline void expect_quantized(Device& device, const Operand& held, const ParamSpec& spec,
                              const std::vector<float>& drawn, Side side, const std::string& where) {
   const auto elements = static_cast<std::size_t>(spec.member_elements());

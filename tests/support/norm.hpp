@@ -5,14 +5,9 @@
 #include <vector>
 
 #include "kernels/base/dtype.hpp"
+#include "tests/support/tolerances.hpp"
 
 namespace tessera::test {
-
-/// Tolerance of sums of products against the same sums in double, relative to the norm of the whole.
-template <class T>
-inline constexpr double sum_tolerance = 1e-5;
-template <>
-inline constexpr double sum_tolerance<double> = 1e-12;
 
 /// Expects ||actual - expected|| <= tolerance ||expected||. Empty ranges, unequal sizes and NaN fail.
 template <class T>

@@ -11,7 +11,7 @@
 namespace tessera::test {
 
 /// The visits of those groups that still have their visit's pool, in order, each with the gather `ahead` visits further
-/// on as its prefetch; a visit that the one before serves is left out.
+/// on as its prefetch. A visit that the one before serves is left out.
 inline Visits linked(const Visits& visits, const SyncSchedule& schedule, std::size_t ahead) {
   Visits all;
   IndexedBy<PoolId, std::vector<VisitId>> of(schedule.pools.size());

@@ -12,9 +12,9 @@
 
 namespace tessera::test {
 
-/// Expects that bytes which must be the same on every CPU, at every -march and on every back end, have the digest
-/// committed under `name` in portable_bits.txt (lines `digest name`). Such a digest may change only if the definition
-/// of the bytes changes, and with it the file formats.
+/// Expects that bytes have the digest committed under `name` in portable_bits.txt (lines `digest name`). They must be
+/// the same on every CPU, at every -march and on every back end. Such a digest may change only if the definition of the
+/// bytes changes, and with it the file formats.
 inline void expect_portable(const std::string& name, std::string_view bytes) {
   static const auto committed = [] {
     std::map<std::string, std::string> lines;

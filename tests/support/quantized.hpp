@@ -77,9 +77,8 @@ struct GuardedCopy {
 /// A table in device memory.
 inline QuantizeTable placed(Device& device, FormatId format, const std::vector<QuantizedMatrix>& matrices) {
   QuantizeTable table(format, matrices);
-  const Tensor memory = device.allocate(Category::weights, DType::u8, {table.bytes()});
-  device.upload(device.compute(), memory, table.image());
-  table.place(memory);
+  table.bind(device.allocate(Category::weights, DType::u8, {table.bytes()}));
+  device.upload(device.compute(), table);
   return table;
 }
 

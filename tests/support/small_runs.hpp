@@ -16,8 +16,8 @@ inline RunConfig base(Compute compute) {
   config.model.heads = 4;
   config.model.seq_len = 24;
   config.data.files = {"in memory"};
-  config.batch = {12, 1};  // 12 sequences are shared evenly by 1, 2, 3 and 4 ranks
-  config.eval = {0, 2};
+  config.batch = {.global = 12, .micro = 1};  // 12 sequences are shared evenly by 1, 2, 3 and 4 ranks
+  config.eval = {.batches = 2};
   config.reduce.bucket_mib = 0.004;  // about a thousand elements, so that there are many groups
   config.optimizer.lr = 0.01;
   config.optimizer.warmup_steps = 2;

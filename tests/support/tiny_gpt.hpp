@@ -61,6 +61,7 @@ class TinyGpt {
     batch.targets = on_device(device, std::vector<std::int32_t>(text.begin() + 1, text.end()));
     batch.sequences = rows / model.shape().seq_len;
     batch.loss_scale = 1.0 / static_cast<double>(rows);
+    batch.target_scale = on_device(device, std::vector{batch.loss_scale});
     batch.first_sequence = number * batch.sequences;
   }
 

@@ -4,9 +4,10 @@
 #include <string>
 #include <vector>
 
-#include "app/training/training.hpp"
+#include "app/training/loop/training.hpp"
 #include "core/comm/mpi.hpp"
 #include "kernels/random/random.hpp"
+#include "tests/support/all_steps.hpp"
 #include "tests/support/contract.hpp"
 #include "tests/support/delaying.hpp"
 #include "tests/support/small_runs.hpp"
@@ -60,7 +61,7 @@ class Trial {
 
   std::vector<MetricsRow> train() {
     std::vector<MetricsRow> rows;
-    training_->run(into(rows));
+    all_steps(*training_, into(rows));
     return rows;
   }
 

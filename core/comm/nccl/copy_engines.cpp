@@ -180,7 +180,7 @@ cudaError_t CopyEngines::signal(Moment moment) const {
   return cudaSuccess;
 }
 
-/// Waits for the flags of all other ranks and clears them: a rank sets one again only after it has waited for the other
+/// Waits for the flags of all other ranks and clears them. A rank sets one again only after it has waited for the other
 /// Moment, which this rank signals after it has cleared them. So every operation is alike, as a captured one must be.
 cudaError_t CopyEngines::wait(Moment moment) const {
   const int size = place_.size;

@@ -17,7 +17,7 @@
 
 namespace tessera {
 
-/// Copy-engine collectives of the ranks of one communicator: each rank copies its parts into the buffers of the others,
+/// Copy-engine collectives of the ranks of one communicator. Each rank copies its parts into the buffers of the others,
 /// between two synchronisations on the stream, and no multiprocessor takes part. All ranks must be on one host, on GPUs
 /// that reach each other's memory. Parts may differ in size and buffers may lie anywhere in memory of cudaMalloc, which
 /// NCCL's own copy-engine collectives do not take.

@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 #include <nccl.h>
 
-#include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <cstring>
@@ -18,6 +17,7 @@
 #include "core/comm/nccl/copy_engines.cuh"
 #include "core/comm/nccl/nccl_communicator.hpp"
 #include "core/comm/transfer.hpp"
+#include "core/comm/under_way.hpp"
 
 namespace tessera {
 namespace {
@@ -65,7 +65,7 @@ ncclResult_t meet(ncclComm_t comm, int size, cudaStream_t stream) {
 class NcclBackEnd {
  public:
   NcclBackEnd(MpiWatch& watch, Device& device, std::chrono::seconds timeout, const MpiOptions& options)
-      : watch_(watch), device_(device), stream_(device.communication()), timeout_(timeout) {
+      : watch_(watch), device_(device), stream_(device.communication()) {
     // NVLink multicast is off: on shared hosts, a program that dies while it holds multicast groups can put the GPUs
     // out of service.
     setenv("NCCL_NVLS_ENABLE", "0", 0);
@@ -133,9 +133,7 @@ class NcclBackEnd {
   /// Takes a slot for an operation of `group`; `start` enqueues it. Returns the slot's number.
   template <class Start>
   int begin(Stream& stream, const Operation& operation, const RankGroup& group, const Start& start) {
-    const auto slot = std::find_if(slots_.begin(), slots_.end(), [](const Slot& s) { return !s.used; });
-    require(slot != slots_.end(), "NCCL back end", "too many collectives under way");
-    slot->used = true;
+    const int number = done_.take("NCCL back end");
     at_ = {name_of(operation.collective), log_.noted(), operation.label};
     const bool captured = device_.compute().capturing();  // then it does not run now: replayed() logs and watches it
     if (captured) log_.keep(operation, group.name);
@@ -149,9 +147,9 @@ class NcclBackEnd {
       const Region region(stream_, transfer_of(operation, group.place));
       start();
     }
-    slot->done = stream_.record();
-    if (!captured) watch_for(slot->done, operation.group);
-    return static_cast<int>(slot - slots_.begin());
+    done_[number] = stream_.record();
+    if (!captured) watch_for(done_[number], operation.group);
+    return number;
   }
 
   void replayed(const Event& end) {
@@ -161,17 +159,15 @@ class NcclBackEnd {
   }
 
   void finish(Stream& stream, int slot) {
-    Slot& s = slots_[static_cast<std::size_t>(slot)];
-    stream.wait(s.done);
-    s.used = false;
+    stream.wait(done_[slot]);
+    done_.free(slot);
   }
   void abandon(int slot) noexcept {
-    Slot& s = slots_[static_cast<std::size_t>(slot)];
     try {
-      device_.wait(s.done);
+      device_.wait(done_[slot]);
     } catch (const Error&) {  // a GPU has failed, and the error that says so is under way
     }
-    s.used = false;
+    done_.free(slot);
   }
 
   void check(cudaError_t code, ncclComm_t comm) {
@@ -186,10 +182,6 @@ class NcclBackEnd {
   }
 
  private:
-  struct Slot {
-    bool used = false;
-    Event done;
-  };
   /// An operation that may still be running on the stream.
   struct Posted {
     Event done;
@@ -207,9 +199,9 @@ class NcclBackEnd {
       cudaSetDevice(device);
       return call();
     });
-    const Clock::time_point deadline = Clock::now() + timeout_;
+    const Clock::time_point deadline = Clock::now() + watch_.timeout();
     while (code.wait_for(1ms) != std::future_status::ready) {
-      watch_.look(at_);
+      watch_.check(at_);
       if (Clock::now() > deadline) overdue(at_, -1);
     }
     check(code.get(), nullptr);
@@ -239,25 +231,24 @@ class NcclBackEnd {
     }
     forget_reached();
     const Posted& first = posted_[oldest_ % posted_.size()];
-    if (oldest_ < newest_ && now - since_ > timeout_) overdue(first.at, first.group);
-    watch_.look(oldest_ < newest_ ? first.at : Waiting{.sequence = log_.noted()});
+    if (oldest_ < newest_ && now - since_ > watch_.timeout()) overdue(first.at, first.group);
+    watch_.check(oldest_ < newest_ ? first.at : Waiting{.sequence = log_.noted()});
   }
 
   [[noreturn]] void overdue(const Waiting& at, int group) {
-    watch_.fail(fmt::format("rank {} has waited {} s in {} #{}, group {}{}{}", watch_.rank(), timeout_.count(), at.call,
-                            at.sequence, group, *at.label ? ", " : "", at.label),
+    watch_.fail(fmt::format("rank {} has waited {} s in {} #{}, group {}{}{}", watch_.rank(), watch_.timeout().count(),
+                            at.call, at.sequence, group, *at.label ? ", " : "", at.label),
                 at);
   }
 
   MpiWatch& watch_;
   Device& device_;
   Stream& stream_;
-  std::chrono::seconds timeout_;
   std::vector<ncclComm_t> comms_;
   CollectiveLog log_;
   std::unique_ptr<Control> control_;
   Waiting at_;  ///< the last call of NCCL
-  std::array<Slot, 64> slots_;
+  UnderWay<Event> done_;
   std::array<Posted, 256> posted_;
   std::uint64_t oldest_ = 0, newest_ = 0;  ///< range in posted_, a ring: indices modulo its size
   Clock::time_point since_{}, next_look_{};

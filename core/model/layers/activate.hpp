@@ -5,7 +5,7 @@
 
 namespace tessera {
 
-// Every switch names each activation, so that the compiler finds the places that a further one needs.
+// Every switch names each activation: the compiler then finds each switch that a new one must be added to.
 
 /// Whether an activation multiplies two projections of its input, gate and up, which are fused into one.
 constexpr bool is_gated(Activation kind) {

@@ -1,6 +1,5 @@
 #include "core/model/layers/attention.hpp"
 
-#include "kernels/attention/head_norm.hpp"
 
 namespace tessera {
 namespace {
@@ -20,20 +19,22 @@ Attention::Attention(ParamRegistry& registry, const std::string& name, const Gpt
       eps_(shape.eps),
       qkv_(registry, name + ".qkv",
            {shape.hidden, one_.columns(), initial_deviation, shape.bias || shape.qkv_bias, shape.accumulation,
-            shape.recipe, parts_of(one_)}),
+            MatrixName::attention_qkv, parts_of(one_)}),
       norms_(add_norms(registry, name, shape)),
       out_(registry, name + ".out",
            {one_.heads * one_.head_dim, shape.hidden, residual_deviation(shape.layers), shape.bias,
-            shape.accumulation, shape.recipe, {}}) {}
+            shape.accumulation, MatrixName::attention_out, {}}) {}
 
 std::optional<Attention::HeadNorms> Attention::add_norms(ParamRegistry& registry, const std::string& name,
                                                          const GptShape& shape) {
   if (!shape.qk_norm) return std::nullopt;
-  const auto add = [&](const char* which) {
-    return add_whole(registry, name + which, {shape.head_dim}, Role::norm, {Start::Kind::one, 0});
+  const QkNormOver over = shape.qk_norm_over;
+  const auto add = [&](const char* which, std::int64_t heads) {
+    const std::int64_t width = over == QkNormOver::head ? shape.head_dim : heads * shape.head_dim;
+    return add_whole(registry, name + which, {width}, Role::norm, {Start::Kind::one, 0});
   };
-  const ParamId q = add(".q_norm.weight");
-  return HeadNorms{q, add(".k_norm.weight")};
+  const ParamId q = add(".q_norm.weight", shape.heads);
+  return HeadNorms{q, add(".k_norm.weight", shape.kv_heads), over};
 }
 
 /// Whole sequences, or a part of one.
@@ -49,7 +50,7 @@ Attention::Saved Attention::place(Arena& arena, std::int64_t tokens) const {
   Saved saved;
   if (norms_) {
     saved.projected = arena.keep(type_, {tokens, shape.columns()});
-    saved.rstd = arena.keep(sum_type_, {tokens, shape.heads + shape.kv_heads});
+    saved.rstd = arena.keep(sum_type_, {tokens, qk_norms(shape, norms_->over)});
   }
   saved.qkv = arena.keep(type_, {tokens, shape.columns()});
   saved.lse = arena.keep(sum_type_, {shape.sequences, shape.heads, shape.length});
@@ -68,12 +69,12 @@ void Attention::forward(const Call& call, const Tensor& x, const Saved& saved, c
     const Use k = call.weights.operand(call.stream, norms_->k, Side::rowwise);
     head_norm_forward(call.stream, shape, saved.qkv, saved.rstd, saved.projected, q->data, k->data, eps_);
   }
-  if (call.rotation) rotary(call.stream, shape, saved.qkv, call.rotation, Rotation::forward);
+  if (call.rotation) rotary(call.stream, shape, saved.qkv, call.rotation, Rotation::forward, call.positions);
   const Arena::Frame frame(call.arena);
   if (call.cache)
     attention_extend(call.stream, call.arena, shape, saved.out, call.cache, saved.qkv, call.position);
   else
-    attention_forward(call.stream, call.arena, shape, saved.out, saved.lse, saved.qkv);
+    attention_forward(call.stream, call.arena, shape, saved.out, saved.lse, saved.qkv, call.positions);
   out_.forward(call, y, saved.out, saved.of_out);
 }
 
@@ -87,9 +88,9 @@ void Attention::backward(const Call& call, const Tensor& dx, const Tensor& dy, c
     const Arena::Frame inner(call.arena);
     const Tensor dout = call.arena.temp(type_, saved.out.shape);
     out_.backward(call, dout, dy, saved.out, saved.of_out);
-    attention_backward(call.stream, call.arena, shape, dqkv, dout, saved.qkv, saved.out, saved.lse);
+    attention_backward(call.stream, call.arena, shape, dqkv, dout, saved.qkv, saved.out, saved.lse, call.positions);
   }
-  if (call.rotation) rotary(call.stream, shape, dqkv, call.rotation, Rotation::inverse);
+  if (call.rotation) rotary(call.stream, shape, dqkv, call.rotation, Rotation::inverse, call.positions);
   if (norms_) norm_backward(call, dqkv, saved);
   qkv_.backward(call, dx, dqkv, x, saved.of_qkv);
 }

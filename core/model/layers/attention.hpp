@@ -2,7 +2,7 @@
 #include "core/model/layers/linear.hpp"
 #include "core/model/layers/parameter.hpp"
 #include "core/model/shape.hpp"
-#include "kernels/attention/attention.hpp"
+#include "kernels/attention/head_norm.hpp"
 
 namespace tessera {
 
@@ -12,7 +12,7 @@ class Attention {
  public:
   struct Saved {
     Tensor projected;  ///< [M, (H + 2G) D], before query and key norm; empty without it
-    Tensor rstd;       ///< [M, H + G], likewise
+    Tensor rstd;       ///< [M, qk_norms()], likewise
     Tensor qkv;        ///< [M, (H + 2G) D], rotated where positions are rotary
     Tensor lse;        ///< [sequences, H, T]
     Tensor out;        ///< [M, H D], before the projection back
@@ -33,6 +33,7 @@ class Attention {
 
   struct HeadNorms {
     ParamId q, k;
+    QkNormOver over;
   };
   static std::optional<HeadNorms> add_norms(ParamRegistry& registry, const std::string& name, const GptShape& shape);
   void norm_backward(const Call& call, const Tensor& dqkv, const Saved& saved) const;

@@ -15,7 +15,8 @@ Branch<FeedForward> ffn_branch(ParamRegistry& registry, std::int64_t number, con
   registry.begin_module();
   Recompute<NormLayer> norm(shape.keep.norm, NormLayer(registry, name + ".norm2", shape));
   if (shape.has_experts(number))
-    return {std::move(norm), {shape.keep.moe, FeedForward(Moe(registry, name + ".moe", shape))}};
+    return {std::move(norm),
+            {shape.keep.moe, FeedForward(Moe(registry, name + ".moe", shape, shape.moe->blocks.among(number)))}};
   return {std::move(norm), {shape.keep.mlp, FeedForward(Mlp(registry, name + ".mlp", shape))}};
 }
 

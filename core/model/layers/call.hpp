@@ -19,6 +19,7 @@ struct Call : Pass {
   Tensor cache = {};
   std::int64_t position = 0;
   Tensor row_tokens = {};  ///< of experts' rows, i32 [rows]: -1 where a row is no token's; empty: every row is one's
+  Tensor positions = {};  ///< of the micro-batch's tokens in their documents; empty: in their sequences
 };
 
 /// Lets `write` add the next contribution to a parameter's gradient and says that it is there.

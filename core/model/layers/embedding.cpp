@@ -24,13 +24,17 @@ void Embedding::forward(const Call& call, const Tensor& x, const Tensor& ids) co
   const Use tokens = call.weights.operand(call.stream, tokens_, Side::rowwise);
   const Use positions = use_of(call, positions_);
   const Tensor& table = positions->data;
-  embedding_forward(call.stream, x, ids, tokens->data,
-                    table && call.cache ? table.row_range(call.position, x.rows()) : table);
+  embedding_forward(call.stream, x, ids,
+                    {tokens->data, table && call.cache ? table.row_range(call.position, x.rows()) : table},
+                    table ? call.positions : Tensor{});
 }
 
 void Embedding::backward(const Call& call, const Tensor& dx, const Tensor& ids) const {
   if (positions_)
-    contribute(call, *positions_, [&](const Gradient& d) { embedding_position_gradient(call.stream, d, dx); });
+    contribute(call, *positions_, [&](const Gradient& d) {
+      if (call.positions) embedding_token_gradient(call.stream, call.arena, d, call.positions, dx);
+      else embedding_position_gradient(call.stream, d, dx);
+    });
   contribute(call, tokens_, [&](const Gradient& d) { embedding_token_gradient(call.stream, call.arena, d, ids, dx); });
 }
 

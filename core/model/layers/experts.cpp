@@ -8,9 +8,8 @@ Experts::Experts(ParamRegistry& registry, const std::string& name, const std::st
                  const ExpertsShape& shape)
     : member_{shape.out, shape.in},
       accumulation_(shape.accumulation),
-      row_multiple_(shape.recipe.expert_rows),
       weights_(add(registry, name, projection, shape)),
-      factors_(registry[weights_.front()], shape.recipe) {}
+      factors_(registry[weights_.front()]) {}
 
 std::vector<ParamId> Experts::add(ParamRegistry& registry, const std::string& name, const std::string& projection,
                                   const ExpertsShape& shape) {
@@ -26,7 +25,8 @@ std::vector<ParamId> Experts::add(ParamRegistry& registry, const std::string& na
                           start,
                           {dataset, all, first * member.elements()},
                           {},
-                          shape.parts})};
+                          shape.parts,
+                          shape.part})};
   std::vector<ParamId> weights;
   for (std::int64_t e = first; e < first + held; ++e)
     weights.push_back(registry.add({name + "." + std::to_string(e) + "." + projection + ".weight",
@@ -36,7 +36,8 @@ std::vector<ParamId> Experts::add(ParamRegistry& registry, const std::string& na
                                     start,
                                     {dataset, all, e * member.elements()},
                                     {},
-                                    shape.parts}));
+                                    shape.parts,
+                                    shape.part}));
   return weights;
 }
 

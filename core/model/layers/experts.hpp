@@ -12,12 +12,12 @@ struct ExpertsShape {
   std::int64_t in = 0, out = 0;
   double deviation = initial_deviation;
   Accumulation accumulation = Accumulation::fused;
-  Recipe recipe = {};
-  Shape parts = {};  ///< of one expert, as in ParamSpec
+  MatrixName part = MatrixName::other;
+  Shape parts = {};  ///< of one expert, as in ParamSpec, as is `part`
 };
 
 /// One projection of the experts that this rank holds, y = x W_e^T over rows sorted by expert: one grouped parameter
-/// (single) or one an expert (discrete), with the same members in the same order, and the same bits.
+/// (single) or one an expert (discrete). Both have the same members in the same order, and the same bits.
 class Experts {
  public:
   /// Registers `name`.`projection`.weight with a member an expert, or `name`.E.`projection`.weight for each expert E;
@@ -25,7 +25,7 @@ class Experts {
   Experts(ParamRegistry& registry, const std::string& name, const std::string& projection, const ExpertsShape& shape);
 
   /// At multiples of so many rows each expert's begin.
-  std::int64_t row_multiple() const { return factors_.coded() ? row_multiple_ : 1; }
+  std::int64_t row_multiple() const { return factors_.expert_rows(); }
 
   /// Rows of expert e are those of routing.offsets; the results of rows behind the last expert's are zero.
   void forward(const Call& call, const Tensor& y, const Factors::Input& x, const Routing& routing) const;
@@ -35,8 +35,9 @@ class Experts {
     return factors_.gradient(call, dy, false, numbers);
   }
   bool draws() const { return factors_.draws(); }
-  /// Whether x and dy may be computed from an activation's input while they are quantized.
-  bool computes_inputs() const { return factors_.computes_inputs(); }
+  /// Whether x, and dy, may be computed from an activation's input while they are quantized.
+  bool computes_activation() const { return factors_.computes_activation(); }
+  bool computes_gradient() const { return factors_.computes_gradient(); }
   void input_gradient(const Call& call, const Tensor& dx, const Factors::Gradient& dy, const Routing& routing) const;
   void weight_gradient(const Call& call, const Factors::Gradient& dy, const Factors::Input& x,
                        const Routing& routing) const;
@@ -51,7 +52,6 @@ class Experts {
 
   Shape member_;
   Accumulation accumulation_;
-  std::int64_t row_multiple_;
   std::vector<ParamId> weights_;  ///< one, or one an expert
   Factors factors_;
 };

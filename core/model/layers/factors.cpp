@@ -95,8 +95,9 @@ QuantizedMatrix matrix_of(const Call& call, const Tensor& values) {
 }
 
 /// Makes one copy, or both if `side` is empty: codes if tensor cores multiply them, else fake-quantized bf16 values.
-void make(const Call& call, FormatId format, QuantizedMatrix& matrix, std::optional<Side> side, Purpose purpose) {
-  if (gemm::multiplies_codes(format)) {
+void make(const Call& call, FormatId format, QuantizedMatrix& matrix, std::optional<Side> side, Purpose purpose,
+          bool multiplied) {
+  if (multiplied) {
     place(call.arena, format, matrix, side);
     return quantize_one(call.stream, format, matrix, purpose);
   }
@@ -105,16 +106,27 @@ void make(const Call& call, FormatId format, QuantizedMatrix& matrix, std::optio
   make_factors(call.stream, format, matrix, purpose);
 }
 
+bool multiplied(gemm::Form form, const Treatment::Format& a, const Treatment::Format& b) {
+  return a && b && gemm::native_pair(form, *a, *b);
+}
+
 }  // namespace
 
-Factors::Factors(const ParamSpec& weight, const Recipe& recipe)
+Factors::Factors(const ParamSpec& weight)
     : weight_(weight.canonical.name),
-      format_(weight.format.codes),
+      treatment_(weight.treatment),  // mutation: a_slot_is_dropped
       rowwise_draws_(draw_name(weight, "row")),
-      columnwise_draws_(draw_name(weight, "col")) {
-  if (!format_) return;
-  activation_ = recipe.activation.value();
-  gradient_ = recipe.gradient.value();
+      columnwise_draws_(draw_name(weight, "col")) {}
+
+bool Factors::multiplies_activation(Side side) const {
+  return side == Side::rowwise ? multiplied(gemm::Form::forward, of_activation(side), of_weight(side))
+                               : multiplied(gemm::Form::weight_gradient, of_gradient(side), of_activation(side));
+}
+
+bool Factors::multiplies_gradient(Side side) const {
+  return side == Side::rowwise
+             ? multiplied(gemm::Form::input_gradient, of_gradient(side), of_weight(Side::columnwise))
+             : multiplied(gemm::Form::weight_gradient, of_gradient(side), of_activation(side));
 }
 
 Tensor Factors::like(const Input& x) {
@@ -133,81 +145,103 @@ Tensor Factors::like(const OutputGradient& dy) {
 void Factors::show(const Call& call, Purpose purpose, const QuantizerInput& input, const QuantizedMatrix& matrix,
                    std::optional<Side> side) const {
   if (!call.observer) return;
-  const FormatId format = purpose == Purpose::activation ? *activation_ : *gradient_;
-  for (const Side one : {Side::rowwise, Side::columnwise})
-    if (!side || side == one)
-      call.observer->made(call.stream,
-                          {weight_, format, purpose, one, matrix, input, call.row_tokens, call.first_token});
-}
-
-void Factors::quantize_activation(const Call& call, const Input& x, const QuantizedMatrix& matrix) const {
-  quantize(call, *activation_, x, matrix, Purpose::activation);
+  for (const Side one : {Side::rowwise, Side::columnwise}) {
+    if (side && side != one) continue;
+    const Format& format = purpose.role == Purpose::Role::activation ? of_activation(one) : of_gradient(one);
+    call.observer->made(call.stream,
+                        {weight_, *format, purpose, one, matrix, input, call.row_tokens, call.first_token});
+  }
 }
 
 Operand Factors::activation(const Call& call, const Input& x, Side side) const {
-  if (!coded()) return std::get<Tensor>(x);
+  const Format& format = of_activation(side);
+  if (!format) return std::get<Tensor>(x);
   QuantizedMatrix matrix = matrix_of(call, like(x));
   if (std::holds_alternative<Tensor>(x)) {
-    make(call, *activation_, matrix, side, Purpose::activation);
+    make(call, *format, matrix, side, of_x(), multiplies_activation(side));
   } else {
-    place(call.arena, *activation_, matrix, side);
-    quantize_activation(call, x, matrix);
+    place(call.arena, *format, matrix, side);
+    quantize(call, *format, x, matrix, of_x());
   }
-  show(call, Purpose::activation, input_of(x), matrix, side);
-  return operand_of(*activation_, side, matrix);
+  show(call, of_x(), input_of(x), matrix, side);
+  return operand_of(*format, side, matrix);
 }
 
 Copy Factors::place_columns(Arena& arena, formats::Matrix x) const {
-  if (!coded() || !gemm::multiplies_codes(*activation_)) return {};
-  const bool apart = traits_of(*activation_).columnwise != formats::Columnwise::shared;
-  const bool takes = visit_format(*activation_, [&]<class F>() { return formats::takes<F>(Side::columnwise, x); });
+  const Format& format = of_activation(Side::columnwise);
+  const bool together = format && format == of_activation(Side::rowwise) && multiplies_activation(Side::rowwise) &&
+                        multiplies_activation(Side::columnwise);
+  if (!together) return {};
+  const bool apart = traits_of(*format).columnwise != formats::Columnwise::shared;
+  const bool takes = visit_format(*format, [&]<class F>() { return formats::takes<F>(Side::columnwise, x); });
   if (!apart || !takes) return {};
-  return place_copy(*activation_, Side::columnwise, x, 1,
+  return place_copy(*format, Side::columnwise, x, 1,
                     [&](DType type, const Shape& shape) { return arena.keep(type, shape); });
 }
 
 Operand Factors::activation(const Call& call, const Input& x, const Copy& columns) const {
+  const FormatId format = *of_activation(Side::rowwise);
   QuantizedMatrix matrix = matrix_of(call, like(x));
-  place(call.arena, *activation_, matrix, Side::rowwise);
+  place(call.arena, format, matrix, Side::rowwise);
   matrix.columnwise = columns;
-  quantize_activation(call, x, matrix);
-  show(call, Purpose::activation, input_of(x), matrix, std::nullopt);
-  return operand_of(*activation_, Side::rowwise, matrix);
+  quantize(call, format, x, matrix, of_x());
+  show(call, of_x(), input_of(x), matrix, std::nullopt);
+  return operand_of(format, Side::rowwise, matrix);
 }
 
 void Factors::activation_columns(const Call& call, const Input& x, const Copy& columns) const {
   QuantizedMatrix matrix = matrix_of(call, like(x));
   matrix.columnwise = columns;
-  quantize_activation(call, x, matrix);
-  show(call, Purpose::activation, input_of(x), matrix, Side::columnwise);
+  quantize(call, *of_activation(Side::columnwise), x, matrix, of_x());
+  show(call, of_x(), input_of(x), matrix, Side::columnwise);
 }
 
 Operand Factors::columns_of(const Input& x, const Copy& columns) const {
   QuantizedMatrix matrix;
   matrix.matrix = {like(x).rows(), like(x).columns()};
   matrix.columnwise = columns;
-  return operand_of(*activation_, Side::columnwise, matrix);
+  return operand_of(*of_activation(Side::columnwise), Side::columnwise, matrix);
 }
 
 bool Factors::draws() const {
-  return gradient_ && visit_format(*gradient_, [&]<class F>() { return F::hadamard; });
+  const auto takes = [](const Format& format) { return format && traits_of(*format).hadamard; };
+  return treatment_.draws && (takes(treatment_.gradient.dgrad) || takes(treatment_.gradient.wgrad));
+}
+
+/// One copy of dy, made by a launch of its own.
+Operand Factors::gradient_copy(const Call& call, const Tensor& dy, const QuantizedMatrix& of_dy, Side side) const {
+  const Format& format = of_gradient(side);
+  if (!format) return dy;
+  QuantizedMatrix matrix = of_dy;
+  make(call, *format, matrix, side, this->of_dy(), multiplies_gradient(side));
+  show(call, this->of_dy(), {}, matrix, side);
+  return operand_of(*format, side, matrix);
 }
 
 Factors::Gradient Factors::gradient(const Call& call, const OutputGradient& dy, bool biased, const Tensor& rows) const {
-  if (!coded()) return {std::get<Tensor>(dy), std::get<Tensor>(dy), std::get<Tensor>(dy)};
   const bool computed = !std::holds_alternative<Tensor>(dy);
   QuantizedMatrix matrix = matrix_of(call, like(dy));
+  // mutation: not_finite_is_lost
   matrix.draws = {call.key.seed, rowwise_draws_, columnwise_draws_, call.key.step, call.first_token, rows};
-  if (biased && quantizes_in_one_pass(*gradient_) && (computed || gemm::multiplies_codes(*gradient_)))
+  const Format& format = of_gradient(Side::rowwise);
+  const bool multiplied = multiplies_gradient(Side::rowwise);
+  const bool together =
+      format && format == of_gradient(Side::columnwise) && multiplied == multiplies_gradient(Side::columnwise);
+  if (!computed && !together) {
+    const auto& values = std::get<Tensor>(dy);
+    const Operand rowwise = gradient_copy(call, values, matrix, Side::rowwise);
+    return {rowwise, gradient_copy(call, values, matrix, Side::columnwise), values};
+  }
+  if (biased && quantizes_in_one_pass(*format) && (computed || multiplied))
     matrix.column_sums = call.arena.temp(DType::f32, column_sums_shape(matrix.matrix));
   if (computed) {
-    place(call.arena, *gradient_, matrix, std::nullopt);
-    quantize(call, *gradient_, dy, matrix, Purpose::gradient);
+    place(call.arena, *format, matrix, std::nullopt);
+    quantize(call, *format, dy, matrix, of_dy());
   } else {
-    make(call, *gradient_, matrix, std::nullopt, Purpose::gradient);
+    make(call, *format, matrix, std::nullopt, of_dy(), multiplied);
   }
-  show(call, Purpose::gradient, input_of(dy), matrix, std::nullopt);
-  return {operand_of(*gradient_, Side::rowwise, matrix), operand_of(*gradient_, Side::columnwise, matrix),
+  show(call, of_dy(), input_of(dy), matrix, std::nullopt);
+  return {operand_of(*format, Side::rowwise, matrix), operand_of(*format, Side::columnwise, matrix),
           computed || matrix.column_sums ? matrix.column_sums : std::get<Tensor>(dy)};
 }
 
@@ -216,13 +250,14 @@ Operand Factors::weight(const Call& call, const Operand& held, Side side) const 
 }
 
 std::vector<Operand> Factors::weights(const Call& call, std::span<const Operand> held, Side side) const {
-  if (!coded() || held.front().codes) return {held.begin(), held.end()};
+  const Format& format = of_weight(side);
+  if (!format || held.front().codes) return {held.begin(), held.end()};
   const auto parts = static_cast<std::int64_t>(held.size());
   const Operand& first = held.front();
   QuantizedMatrix all;
   all.matrix = {first.rows(), first.columns()};
   all.members = first.members * parts;
-  place(call.arena, *format_, all, side);
+  place(call.arena, *format, all, side);
   for (std::int64_t i = 0; i < parts; ++i) {
     const Operand& one = held[static_cast<std::size_t>(i)];
     QuantizedMatrix part = all;
@@ -232,9 +267,9 @@ std::vector<Operand> Factors::weights(const Call& call, std::span<const Operand>
     for (Copy* copy : {&part.rowwise, &part.columnwise})
       for (Tensor* t : {&copy->data, &copy->scales, &copy->amax})
         if (*t) *t = t->flat(i * t->elements() / parts, t->elements() / parts);
-    quantize_one(call.stream, *format_, part, Purpose::weight);
+    quantize_one(call.stream, *format, part, Purpose::weight);
   }
-  return {operand_of(*format_, side, all)};
+  return {operand_of(*format, side, all)};
 }
 
 }  // namespace tessera

@@ -10,20 +10,23 @@
 
 namespace tessera {
 
-/// Makes the factors of one weight's products, each by one launch, in the caller's arena.temp(): the values themselves
-/// if the recipe does not quantize the weight; codes of weights, and of activations and gradients if tensor cores
-/// multiply them; else activations and gradients by fake quantization (quantize-dequantize to bf16). The only place
-/// where a layer meets a recipe.
+/// Makes the factors of one weight's products, each by one launch, in the caller's arena.temp(). Factors are the values
+/// themselves where a slot of the weight's treatment is empty. Else they are codes of weights, and of activations and
+/// gradients if tensor cores multiply them. Other activations and gradients get fake quantization (quantize-dequantize
+/// to bf16). The class is the only place where a layer meets number formats.
 class Factors {
  public:
-  Factors(const ParamSpec& weight, const Recipe& recipe);
+  explicit Factors(const ParamSpec& weight);
 
-  /// Whether factors are codes.
-  bool coded() const { return format_.has_value(); }
+  /// Whether any factor is quantized.
+  bool quantizes() const { return treatment_.quantizes(); }
+  /// At multiples of so many rows each expert's begin.
+  std::int64_t expert_rows() const { return multiples_of(treatment_).expert_rows; }
 
-  /// Whether activation() and gradient() take an activation function and its gradient, which they compute while they
-  /// quantize.
-  bool computes_inputs() const { return activation_ && quantizes_in_one_pass(*activation_); }
+  /// Whether activation() takes an activation function, and gradient() the gradient of one, which they compute while
+  /// they quantize: one launch makes both copies.
+  bool computes_activation() const { return in_one_pass(treatment_.activation.forward, treatment_.activation.wgrad); }
+  bool computes_gradient() const { return in_one_pass(treatment_.gradient.dgrad, treatment_.gradient.wgrad); }
 
   /// One copy of x [M,in], stored or computed.
   using Input = std::variant<Tensor, Gelu, Swiglu>;
@@ -32,7 +35,8 @@ class Factors {
   Operand activation(const Call& call, const Input& x, Side side) const;
 
   /// Saved activation: memory in arena.keep() for the columnwise codes of x [rows,in], which forward makes and the
-  /// weight gradient reads. Empty if tensor cores do not multiply such codes, or the format does not take so many rows.
+  /// weight gradient reads. Empty if tensor cores do not multiply such codes, if the copies differ in format, or if the
+  /// format does not take so many rows.
   Copy place_columns(Arena& arena, formats::Matrix x) const;
   /// Quantizes x once into both copies: returns the rowwise one and saves the columnwise one in `columns`.
   Operand activation(const Call& call, const Input& x, const Copy& columns) const;
@@ -60,13 +64,34 @@ class Factors {
   std::vector<Operand> weights(const Call& call, std::span<const Operand> held, Side side) const;
 
  private:
-  void quantize_activation(const Call& call, const Input& x, const QuantizedMatrix& matrix) const;
-  /// Shows the copy of `side`, or without one both copies, to the call's observer.
+  using Format = Treatment::Format;
+  static bool in_one_pass(const Format& rowwise, const Format& columnwise) {
+    return rowwise && rowwise == columnwise && quantizes_in_one_pass(*rowwise);
+  }
+  const Format& of_activation(Side side) const {
+    return side == Side::rowwise ? treatment_.activation.forward : treatment_.activation.wgrad;
+  }
+  const Format& of_gradient(Side side) const {
+    return side == Side::rowwise ? treatment_.gradient.dgrad : treatment_.gradient.wgrad;
+  }
+  const Format& of_weight(Side side) const {
+    return side == Side::rowwise ? treatment_.weight.forward : treatment_.weight.dgrad;
+  }
+  /// Whether tensor cores multiply codes of that copy of x, or of dy, by those of the product's other factor.
+  bool multiplies_activation(Side side) const;
+  bool multiplies_gradient(Side side) const;
+  /// What is done to x, and to dy, in formats that take it.
+  Purpose of_x() const { return {Purpose::Role::activation, treatment_.rotates}; }
+  Purpose of_dy() const { return {Purpose::Role::gradient, treatment_.rotates, treatment_.draws}; }
+
+  /// Shows the copies of `side`, or without one both, that were made as `purpose` says, to the call's observer.
   void show(const Call& call, Purpose purpose, const QuantizerInput& input, const QuantizedMatrix& matrix,
             std::optional<Side> side) const;
 
-  std::string weight_;
-  std::optional<FormatId> format_, activation_, gradient_;
+  Operand gradient_copy(const Call& call, const Tensor& dy, const QuantizedMatrix& of_dy, Side side) const;
+
+  std::string weight_;  ///< its canonical name
+  Treatment treatment_;
   std::uint64_t rowwise_draws_, columnwise_draws_;
 };
 

@@ -12,7 +12,7 @@ namespace tessera {
 Head::Head(ParamRegistry& registry, const GptShape& shape, ParamId tokens)
     : norm_(registry, "final_norm", shape),
       projection_(registry, shape.tied_head ? tokens : add_vocabulary(registry, "head.weight", shape, Role::head),
-                  shape.accumulation, shape.recipe, RegionName::head),
+                  shape.accumulation, RegionName::head),
       vocabulary_(shape.vocabulary),
       padded_(shape.padded_vocabulary()),
       length_(shape.seq_len),
@@ -26,7 +26,7 @@ void Head::each_piece(const Call& call, const Tensor& y, const F& f) const {
   // Pieces of about equal size: whole tiles of a product, and where amax counts, whole blocks of codes in any case.
   constexpr std::int64_t tile = 128;
   const std::int64_t even = ceil_div(rows, ceil_div(rows, rows_at_once_));
-  const std::int64_t step = projection_.coded() || even >= tile ? round_up(even, tile) : even;
+  const std::int64_t step = projection_.quantizes() || even >= tile ? round_up(even, tile) : even;
   for (std::int64_t begin = 0; begin < rows; begin += step) {
     const Arena::Frame frame(call.arena);
     const Tensor logits = call.arena.temp(y.type, {std::min(step, rows - begin), padded_});
@@ -48,7 +48,7 @@ void Head::loss(const Call& call, const MicroBatch& batch, const Residual& x) co
     const std::int64_t rows = std::min(logits.rows(), counted - begin);
     if (rows <= 0) return;
     cross_entropy(call.stream, call.arena, &call.sums->loss, {}, logits.row_range(0, rows),
-                  batch.targets.flat(begin, rows), vocabulary_, 0);
+                  batch.targets.flat(begin, rows), vocabulary_);
   });
 }
 
@@ -61,7 +61,7 @@ void Head::gradient(const Call& call, const MicroBatch& batch, const Tensor& dx,
   each_piece(call, normed.y, [&](std::int64_t begin, const Tensor& logits) {
     const std::int64_t rows = logits.rows();
     cross_entropy(call.stream, call.arena, &call.sums->loss, logits, logits, batch.targets.flat(begin, rows),
-                  vocabulary_, call.loss_scale);
+                  vocabulary_, batch.target_scale);
     Call piece = call;
     piece.first_token += begin;
     projection_.backward(piece, dnormed.row_range(begin, rows), logits, normed.y.row_range(begin, rows));

@@ -4,8 +4,8 @@
 
 namespace tessera {
 
-/// The final norm, the projection to logits and the cross-entropy: one layer, so that logits exist for a few rows of
-/// the batch at a time and are replaced by their gradient at once.
+/// The final norm, the projection to logits and the cross-entropy. They are one layer, so that logits exist for a few
+/// rows of the batch at a time and are replaced by their gradient at once.
 class Head {
  public:
   /// Registers final_norm and, unless it is tied to `tokens`, head.weight.
@@ -13,7 +13,7 @@ class Head {
 
   /// Adds the cross-entropy of every token, those of padding left out, to call.sums->loss.
   void loss(const Call& call, const MicroBatch& batch, const Residual& x) const;
-  /// The same, the gradients of its parameters, and dx [M,C] = d (loss_scale * loss) / d x.
+  /// The same, the gradients of its parameters, and dx [M,C] = d (target_scale * loss) / d x.
   void gradient(const Call& call, const MicroBatch& batch, const Tensor& dx, const Residual& x) const;
   /// logits [V], real, of one row of the stream.
   void logits(const Call& call, const Tensor& logits, const Residual& x) const;

@@ -6,10 +6,10 @@ namespace tessera {
 
 Linear::Linear(ParamRegistry& registry, const std::string& name, const LinearShape& shape)
     : weight_(add_whole(registry, name + ".weight", {shape.out, shape.in}, Role::matrix, normal_start(shape.deviation),
-                        shape.parts)),
+                        shape.parts, shape.part)),
       in_(shape.in),
       accumulation_(shape.accumulation),
-      factors_(registry[weight_], shape.recipe) {
+      factors_(registry[weight_]) {
   if (shape.bias) bias_ = add_whole(registry, name + ".bias", {shape.out}, Role::bias, {});
 }
 

@@ -11,8 +11,8 @@ struct LinearShape {
   double deviation = initial_deviation;
   bool bias = false;
   Accumulation accumulation = Accumulation::fused;
-  Recipe recipe = {};
-  Shape parts = {};  ///< of the weight, as in ParamSpec
+  MatrixName part = MatrixName::other;
+  Shape parts = {};  ///< of the weight, as in ParamSpec, as is `part`
 };
 
 /// y = x W^T + b, with x [M,in], W [out,in].
@@ -28,12 +28,11 @@ class Linear {
   /// Registers `name`.weight and, with a bias, `name`.bias.
   Linear(ParamRegistry& registry, const std::string& name, const LinearShape& shape);
   /// On a matrix [out,in] that is registered already, whose products count for `region`.
-  Linear(const ParamRegistry& registry, ParamId weight, Accumulation accumulation, const Recipe& recipe,
-         RegionName region)
+  Linear(const ParamRegistry& registry, ParamId weight, Accumulation accumulation, RegionName region)
       : weight_(weight),
         in_(registry[weight].member[1]),
         accumulation_(accumulation),
-        factors_(registry[weight], recipe),
+        factors_(registry[weight]),
         region_(region) {}
 
   Saved place(Arena& arena, std::int64_t rows) const { return {factors_.place_columns(arena, {rows, in_})}; }
@@ -48,10 +47,11 @@ class Linear {
   void backward_gelu(const Call& call, const Tensor& dpre, const Tensor& dy, const Tensor& x, const Tensor& pre,
                      const Saved& saved) const;
 
-  /// Whether products take codes.
-  bool coded() const { return factors_.coded(); }
-  /// Whether x and dy may be computed from an activation's input while they are quantized.
-  bool computes_inputs() const { return factors_.computes_inputs(); }
+  /// Whether any factor of its products is quantized.
+  bool quantizes() const { return factors_.quantizes(); }
+  /// Whether x, and dy, may be computed from an activation's input while they are quantized.
+  bool computes_activation() const { return factors_.computes_activation(); }
+  bool computes_gradient() const { return factors_.computes_gradient(); }
 
  private:
   /// The rowwise factor of x, in the caller's Frame; fills `saved` where a backward follows.

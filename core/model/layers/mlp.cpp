@@ -10,12 +10,13 @@ Mlp::Mlp(ParamRegistry& registry, const std::string& name, const GptShape& shape
       type_(shape.compute),
       up_(registry, name + "." + inner_name(activation_),
           {shape.hidden, inner_width(activation_, ffn_), initial_deviation, shape.bias, shape.accumulation,
-           shape.recipe, inner_parts(activation_, ffn_)}),
+           MatrixName::mlp_up, inner_parts(activation_, ffn_)}),
       down_(registry, name + ".down",
-            {ffn_, shape.hidden, residual_deviation(shape.layers), shape.bias, shape.accumulation, shape.recipe, {}}) {}
+            {ffn_, shape.hidden, residual_deviation(shape.layers), shape.bias, shape.accumulation,
+             MatrixName::mlp_down, {}}) {}
 
 bool Mlp::activates_in_quantizers() const {
-  return fits_quantizers(activation_, ffn_) && down_.computes_inputs() && up_.computes_inputs();
+  return fits_quantizers(activation_, ffn_) && down_.computes_activation() && up_.computes_gradient();
 }
 
 Mlp::Saved Mlp::place(Arena& arena, std::int64_t tokens) const {

@@ -1,18 +1,23 @@
 #include "core/model/layers/moe.hpp"
 
+#include <algorithm>
+
 #include "core/device/region.hpp"
 #include "core/model/layers/activate.hpp"
+#include "kernels/convert/convert.hpp"
 
 namespace tessera {
 namespace {
 
-ExpertsShape experts_shape(const GptShape& shape, std::int64_t in, std::int64_t out, double deviation) {
-  return {shape.moe.value(), in, out, deviation, shape.accumulation, shape.recipe, {}};
+ExpertsShape experts_shape(const GptShape& shape, MatrixName part, std::int64_t in, std::int64_t out,
+                           double deviation) {
+  return {shape.moe.value(), in, out, deviation, shape.accumulation, part, {}};
 }
 
 ExpertsShape inner_shape(const GptShape& shape) {
   ExpertsShape inner =
-      experts_shape(shape, shape.hidden, inner_width(shape.activation, shape.moe->ffn), initial_deviation);
+      experts_shape(shape, MatrixName::experts_up, shape.hidden, inner_width(shape.activation, shape.moe->ffn),
+                    initial_deviation);
   inner.parts = inner_parts(shape.activation, shape.moe->ffn);
   return inner;
 }
@@ -32,9 +37,10 @@ std::optional<ParamId> add_counted(ParamRegistry& registry, const std::string& n
 
 }  // namespace
 
-Moe::Moe(ParamRegistry& registry, const std::string& name, const GptShape& shape)
+Moe::Moe(ParamRegistry& registry, const std::string& name, const GptShape& shape, std::int64_t number)
     : moe_(shape.moe.value()),
       activation_(shape.activation),
+      number_(number),
       hidden_(shape.hidden),
       ffn_(moe_.ffn),
       length_(shape.seq_len),
@@ -47,13 +53,13 @@ Moe::Moe(ParamRegistry& registry, const std::string& name, const GptShape& shape
       load_(add_counted(registry, name + ".router.load", Role::router_load, moe_)),
       up_(registry, name + ".experts", inner_name(activation_), inner_shape(shape)),
       down_(registry, name + ".experts", "down",
-            experts_shape(shape, ffn_, hidden_, residual_deviation(shape.layers))),
-      rows_(moe_, length_, up_.row_multiple()) {
+            experts_shape(shape, MatrixName::experts_down, ffn_, hidden_, residual_deviation(shape.layers))),
+      rows_(moe_, length_, std::max(up_.row_multiple(), down_.row_multiple())) {
   if (moe_.shared_ffn > 0) shared_.emplace(registry, name + ".shared", shape);
 }
 
 bool Moe::activates_in_quantizers() const {
-  return fits_quantizers(activation_, ffn_) && down_.computes_inputs() && up_.computes_inputs();
+  return fits_quantizers(activation_, ffn_) && down_.computes_activation() && up_.computes_gradient();
 }
 
 Factors::Input Moe::activated(const Saved& now) const {
@@ -132,7 +138,7 @@ void Moe::backward(const Call& call, const Tensor& dx, const Tensor& dy, const T
   {
     const Arena::Frame inner(call.arena);
     const Tensor drows = call.arena.temp(type_, arrived(saved).x.shape);  // of the answers, then of what was asked
-    const Tensor numbers = up_.draws() ? call.arena.temp(DType::i64, {drows.rows()}) : Tensor{};
+    const Tensor numbers = up_.draws() || down_.draws() ? call.arena.temp(DType::i64, {drows.rows()}) : Tensor{};
     {
       const Arena::Frame travelling(call.arena);
       const Tensor dweight = call.arena.temp(sum_type_, routing.weight.shape);
@@ -170,6 +176,7 @@ void Moe::experts_backward(const Call& call, const Tensor& dx, const Saved& save
   Pending combined = rows_.combine(call, saved.rows, permuted, drows, "row gradients");
   up_.weight_gradient(of_rows, dpre, now.x, held);  // under the exchange
   if (combined) combined.wait(call.stream);
+  // mutation: shared_expert_forgets
   permute_backward(call.stream, dx, permuted, saved.rows.routing, shared_ ? dx : Tensor{});
 }
 
@@ -188,6 +195,13 @@ void Moe::router_backward(const Call& call, const Tensor& dlogits, const Tensor&
   });
   for (const std::optional<ParamId>& counted : {bias_, load_})
     if (counted) contribute(call, *counted, [&](const Gradient& n) { add_load(call.stream, n, shape, routing); });
+  if (call.routing) record(call, shape, routing);
+}
+
+void Moe::record(const Call& call, const RouterShape& shape, const Routing& routing) const {
+  record_routing(call.stream, shape, routing, call.routing.words.row_range(number_, 1), call.first_token);
+  if (const Use bias = use_of(call, bias_); bias->data)
+    convert(call.stream, call.routing.bias.row_range(number_, 1), bias->data);
 }
 
 }  // namespace tessera

@@ -7,7 +7,7 @@ namespace tessera {
 
 /// y = sum over the k chosen experts of weight times expert(x), each expert an Mlp without biases, + the shared
 /// expert's answer, if there is one; [M,C] to [M,C]. No token is dropped, so shapes are static: S rows sorted by
-/// expert, M k where the recipe quantizes none, else more: those of each expert begin at a multiple, with zeros
+/// expert. S is M k where no expert is quantized, else more: the rows of each expert begin at a multiple, with zeros
 /// between. With expert parallelism there is memory for the most rows that may arrive, and kernels work on those that
 /// do. Source: Mixtral (Jiang 2024); balance loss Switch (Fedus 2021), z-loss ST-MoE (Zoph 2022), rows to their
 /// experts' ranks and back GShard (Lepikhin 2020), selection bias (Wang 2024).
@@ -23,7 +23,8 @@ class Moe {
   };
 
   /// Registers `name`.router, with its bias, the projections of `name`.experts, and `name`.shared.
-  Moe(ParamRegistry& registry, const std::string& name, const GptShape& shape);
+  /// `number`: of the model's layers with experts, from 0.
+  Moe(ParamRegistry& registry, const std::string& name, const GptShape& shape, std::int64_t number = 0);
 
   Saved place(Arena& arena, std::int64_t tokens) const;
   static bool reads_input(const Saved&) { return true; }  ///< the router's weight gradient does
@@ -36,22 +37,24 @@ class Moe {
   bool activates_in_quantizers() const;
   /// What down multiplies.
   Factors::Input activated(const Saved& now) const;
-  /// Of the memory of what experts keep, the rows that there are.
+  /// The rows in use of the memory that experts keep for backward.
   Saved arrived(const Saved& saved) const;
   void route_tokens(const Call& call, const Tensor& x, const Routing& routing) const;
   /// Fills saved.x, the tokens' rows, with their experts' ranks; and what the shared expert saves, and its answer
   /// `shared`, where that is wanted.
   void dispatch(const Call& call, const Tensor& x, const Saved& saved, const Tensor& shared) const;
-  /// Auxiliary losses, the gradient of the router's logits, the router's weight gradient, and the load of experts.
+  /// Auxiliary losses, the gradient of the router's logits, the router's weight gradient, the load of experts, and what
+  /// is recorded.
   void router_backward(const Call& call, const Tensor& dlogits, const Tensor& dweight, const Tensor& x,
                        const Routing& routing) const;
+  void record(const Call& call, const RouterShape& shape, const Routing& routing) const;
   /// From the gradient of each row's answer to that of the token it was made of, onto the shared expert's in dx.
   void experts_backward(const Call& call, const Tensor& dx, const Saved& saved, const Tensor& drows,
                         const Tensor& numbers) const;
 
   MoeShape moe_;
   Activation activation_;
-  std::int64_t hidden_, ffn_, length_;
+  std::int64_t number_, hidden_, ffn_, length_;
   DType type_, sum_type_;
   Accumulation accumulation_;
   ParamId router_;

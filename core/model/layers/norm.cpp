@@ -25,8 +25,16 @@ void NormLayer::forward(const Call& call, const Residual& x, const Saved& saved)
   const Region region(call.stream, RegionName::norms);
   const Use weight = call.weights.operand(call.stream, weight_, Side::rowwise);
   const Use bias = use_of(call, bias_);
-  norm_forward(call.stream, kind_, saved.y, x.sum, saved.mean, saved.rstd, x.x, x.branch, weight->data, bias->data,
-               eps_);
+  norm_forward(call.stream, kind_,
+               {.y = saved.y,
+                .residual_out = x.sum,
+                .mean = saved.mean,
+                .rstd = saved.rstd,
+                .x = x.x,
+                .branch = x.branch,
+                .weight = weight->data,
+                .bias = bias->data,
+                .eps = eps_});
 }
 
 void NormLayer::backward(const Call& call, const Tensor& dx, const Tensor& dy, const Tensor& x,
@@ -34,7 +42,9 @@ void NormLayer::backward(const Call& call, const Tensor& dx, const Tensor& dy, c
   const Region region(call.stream, RegionName::norms);
   const Use weight = call.weights.operand(call.stream, weight_, Side::rowwise);
   const auto gradients = [&](const Gradient& dweight, const Gradient& dbias) {
-    norm_gradients(call.stream, call.arena, kind_, dx, dweight, dbias, dy, x, saved.mean, saved.rstd, weight->data);
+    norm_gradients(
+        call.stream, call.arena, kind_, dweight, dbias,
+        {.dx = dx, .dy = dy, .x = x, .mean = saved.mean, .rstd = saved.rstd, .weight = weight->data});
   };
   contribute(call, weight_, [&](const Gradient& dweight) {
     if (!bias_) return gradients(dweight, {});

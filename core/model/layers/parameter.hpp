@@ -15,10 +15,10 @@ inline double residual_deviation(std::int64_t layers) {
 }
 constexpr Start normal_start(double deviation) { return {Start::Kind::normal, deviation}; }
 
-/// A parameter that is one whole dataset; `parts` as in ParamSpec.
+/// A parameter that is one whole dataset; `parts` and `part` as in ParamSpec.
 inline ParamId add_whole(ParamRegistry& registry, const std::string& name, Shape shape, Role role, Start start,
-                         const Shape& parts = {}) {
-  return registry.add({name, shape, 1, role, start, {name, shape, 0}, {}, parts});
+                         const Shape& parts = {}, MatrixName part = MatrixName::other) {
+  return registry.add({name, shape, 1, role, start, {name, shape, 0}, {}, parts, part});
 }
 
 /// A parameter that a layer may lack: empty then.

@@ -7,7 +7,8 @@
 namespace tessera {
 
 /// A layer of which either everything that backward needs is kept, or nothing but the input, from which backward finds
-/// it again: the same kernels on the same operands, so the same bits. The only place that knows of recomputation.
+/// it again. These are the same kernels on the same operands, so the same bits. The only place that knows of
+/// recomputation.
 template <class Layer>
 class Recompute {
  public:

@@ -4,7 +4,7 @@
 
 namespace tessera {
 
-/// The residual stream as it enters a norm: x + branch, which that norm writes to `sum`, so that the addition costs no
+/// The residual stream as it enters a norm: x + branch. That norm writes it to `sum`, so that the addition costs no
 /// pass over memory of its own. All [M,C]; without a branch the sum is x.
 struct Residual {
   Tensor x, branch, sum;

@@ -43,7 +43,9 @@ void SharedExpert::backward(const Call& call, const Tensor& dx, const Tensor& dy
   if (!gate_) return mlp_.backward(call, dx, dy, x, saved.mlp);
   const Arena::Frame frame(call.arena);
   const Tensor danswer = call.arena.temp(type_, dy.shape), dlogits = call.arena.temp(sum_type_, saved.logits.shape);
-  gate_backward(call.stream, danswer, dlogits, dy, saved.answer, saved.logits);
+  gate_backward(
+      call.stream,
+      {.danswer = danswer, .dlogits = dlogits, .dy = dy, .answer = saved.answer, .logits = saved.logits});
   contribute(call, *gate_, [&](const Gradient& dw) {
     router_weight_gradient(call.stream, call.arena, dw, dlogits, x, accumulation_);
   });

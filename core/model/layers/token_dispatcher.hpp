@@ -8,7 +8,7 @@
 namespace tessera {
 
 /// The way of a layer's rows from tokens to experts and back. Without expert parallelism a rank's experts compute the
-/// rows of its own tokens, where they lie; with it, what arrives from all ranks of the expert group.
+/// rows of its own tokens, where they lie. With it, what arrives from all ranks of the expert group.
 class TokenDispatcher {
  public:
   struct Saved {
@@ -24,7 +24,7 @@ class TokenDispatcher {
   RouterShape router_shape(std::int64_t tokens) const;
   /// Rows that this rank's experts have memory for.
   std::int64_t most(std::int64_t tokens) const;
-  /// Rows of the experts' answers where the tokens of them are.
+  /// Number of the experts' output rows on the rank that holds their tokens.
   std::int64_t expert_outputs(std::int64_t tokens) const { return router_shape(tokens).rows(); }
   Saved place(Arena& arena, std::int64_t tokens, DType sum_type) const;
 
@@ -48,7 +48,8 @@ class TokenDispatcher {
   Tensor of_tokens(Arena& arena, const Saved& saved, const Tensor& experts_rows) const;
   /// The same for what the experts compute, of the width of `tokens_rows`.
   Tensor of_experts(Arena& arena, const Saved& saved, const Tensor& tokens_rows) const;
-  /// Rows under way to their experts, in the caller's frame of the arena: what they become, and how they arrive.
+  /// Rows being dispatched to their experts, in the caller's frame of the arena: what is sent, what arrives, and the
+  /// exchange under way.
   struct Dispatch {
     Tensor rows, numbers;
     Tensor arriving, arriving_numbers;

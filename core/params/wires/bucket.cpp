@@ -62,7 +62,7 @@ std::vector<QuantizedMatrix> owned_matrices_of(const WireContext& context, const
     const std::int64_t elements = positions_of(*matrix), offset = p.offset.value;
     const std::int64_t first = std::clamp<std::int64_t>(slice - offset, 0, elements);
     const std::int64_t last = std::clamp<std::int64_t>(end - offset, 0, elements);
-    if (first < last) {
+    if (first < last) {  // mutation: owned_codes_are_never_cast
       matrix->begin = ElementIndex(first);
       matrix->values = own.master.flat(offset + first - slice, last - first);
     }

@@ -14,7 +14,7 @@ namespace tessera {
 struct WireBucket {
   GroupId group;
   BucketId id;
-  /// Places of the whole weights, which must outlive the wire: one permanent place, of which this rank's part is its
+  /// Places of the whole weights, which must outlive the wire. One permanent place, of which this rank's part is its
   /// slice; or, under full sharding, the slots of a pool.
   std::span<const Planes> places;
   Tensor staged;  ///< bf16 staged for the all-gather, valid until post_process(); Travel::bf16 alone

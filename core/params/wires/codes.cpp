@@ -1,6 +1,7 @@
 #include "core/params/wires/codes.hpp"
 
 #include <algorithm>
+#include <iterator>
 
 namespace tessera {
 namespace {
@@ -79,24 +80,24 @@ void CodeShards::in_slots(const WireContext& context, Exchanges& exchanges) {
   std::vector<QuantizedMatrix> owned;
   for (const WireBucket& own : buckets_) {
     const Planes& planes = own.places.front();
-    for (QuantizedMatrix& matrix : owned_matrices_of(context, own, planes)) owned.push_back(std::move(matrix));
+    std::ranges::move(owned_matrices_of(context, own, planes), std::back_inserter(owned));
     const Bucket& bucket = context.bucket(own);
     require_one_owner(bucket);
     for (const Side side : {Side::rowwise, Side::columnwise})
       for (const PlaneKind kind : {data_of(format_, side), scales_of(side)})
         exchanges.add(own.group, planes[kind].values, ranges_of_kind(context, bucket, kind, planes[kind]));
   }
-  owned_ = placed_table(context.device, format_, owned);
+  owned_ = placed(context.device, QuantizeTable(format_, owned));
 }
 
-/// Blocks of one owner whose shards have memory of their own: codes and scales travel at each visit, of both copies or
+/// Blocks of one owner whose shards have memory of their own. Codes and scales travel at each visit, of both copies or
 /// of one from which the other is derived. Members may have several owners, who agree on the amaxes of tensors.
 void CodeShards::apart(const WireContext& context, Exchanges& exchanges) {
   if (traits_of(format_).tensor_amax) members_.emplace(context, buckets_);
   std::vector<QuantizedMatrix> owned;
   for (std::size_t i = 0; i < buckets_.size(); ++i)
-    for (QuantizedMatrix& matrix : keep(context, i, exchanges)) owned.push_back(std::move(matrix));
-  owned_ = placed_table(context.device, format_, owned);
+    std::ranges::move(keep(context, i, exchanges), std::back_inserter(owned));
+  owned_ = placed(context.device, QuantizeTable(format_, owned));
   for (const ProcessGroup processes : process_groups)
     if (members_ && members_->bits(processes).elements() > 0)
       agreed_[static_cast<std::size_t>(processes)] = {members_->bits(processes)};
@@ -131,7 +132,7 @@ std::vector<QuantizedMatrix> CodeShards::keep(const WireContext& context, std::s
   return matrices;
 }
 
-/// Blocks that may have several owners, whose shards are views into the only place: rowwise codes travel, and scales of
+/// Blocks that may have several owners, whose shards are views into the only place. Rowwise codes travel, and scales of
 /// those buckets whose blocks have one owner.
 void CodeShards::cast(const WireContext& context, Exchanges& exchanges) {
   for (const WireBucket& own : buckets_)
@@ -149,6 +150,7 @@ void CodeShards::cast(const WireContext& context, Exchanges& exchanges) {
     travels(PlaneKind::rowwise, planes[PlaneKind::rowwise]);
     if (block_scales_[i]) travels(PlaneKind::block_scales, block_scales_[i]);
     const StoredArray& amax = planes[PlaneKind::amax];
+    // mutation: amax_stays_with_its_owner
     if (amax && bucket.key.owner == OwnerKind::whole_matrix) travels(PlaneKind::amax, amax);
   }
 }
@@ -175,7 +177,7 @@ void CodeShards::agree(const WireContext& context) {
       matrix += static_cast<std::size_t>(std::ranges::distance(bucket.parameters()));
       if (bucket.key.processes != processes) continue;
       if (!bucket.owns_blocks()) blocks.add(table.first_block(first), table.first_block(matrix));
-      if (bucket.key.owner == OwnerKind::element_sharded)
+      if (bucket.key.owner == OwnerKind::element_sharded)  // mutation: amax_of_own_part
         members.add(table.first_member(first), table.first_member(matrix));
     }
     std::vector<Tensor>& all = agreed_[static_cast<std::size_t>(processes)];
@@ -203,18 +205,11 @@ void CodeShards::stage(Stream& stream, std::span<const GroupId> groups) const {
 
 std::optional<DerivedArrays> CodeShards::derived(const WireContext& context) const {
   if (both_travel()) return std::nullopt;
-  const auto matrices = [&](std::size_t place, GroupId group) {
-    std::vector<QuantizedMatrix> all;
-    for (std::size_t i = 0; i < buckets_.size(); ++i) {
-      if (buckets_[i].group != group) continue;
-      const Planes& planes = buckets_[i].places[place];
-      const StoredArray& scales = cast_ ? block_scales_[i] : planes[PlaneKind::block_scales];
-      for (QuantizedMatrix& matrix : matrices_of(context, buckets_[i], planes, scales))
-        all.push_back(std::move(matrix));
-    }
-    return all;
+  const auto matrices = [&](std::size_t place, std::size_t i) {
+    const Planes& planes = buckets_[i].places[place];
+    return matrices_of(context, buckets_[i], planes, cast_ ? block_scales_[i] : planes[PlaneKind::block_scales]);
   };
-  return DerivedArrays(context, format_, buckets_.front().places.size(), DerivedFrom::codes, matrices);
+  return DerivedArrays(context, format_, buckets_, DerivedFrom::codes, matrices);
 }
 
 }  // namespace tessera

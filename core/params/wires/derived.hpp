@@ -14,11 +14,11 @@ enum class DerivedFrom : std::uint8_t { codes, bf16 };
 /// The stored arrays that do not travel: made behind a group's all-gather, with a table for each place and group.
 class DerivedArrays {
  public:
-  /// Table entries of a group's codes in one place; none if it has no codes.
-  using Matrices = std::function<std::vector<QuantizedMatrix>(std::size_t place, GroupId group)>;
+  /// Table entries of the codes of a bucket, by its index, in one place.
+  using Matrices = std::function<std::vector<QuantizedMatrix>(std::size_t place, std::size_t bucket)>;
 
   /// Allocates. Local.
-  DerivedArrays(const WireContext& context, FormatId format, std::size_t places, DerivedFrom from,
+  DerivedArrays(const WireContext& context, FormatId format, std::span<const WireBucket> buckets, DerivedFrom from,
                 const Matrices& matrices);
 
   /// Orders on `stream`. Local.

@@ -27,8 +27,7 @@ class MemberAmaxes {
       const Tensor& read = buckets[i].places.front()[PlaneKind::amax].values;
       pairs.push_back({read, agreed_.flat(begins_[i], read.elements())});
     }
-    table_.emplace(pairs);
-    place_table(context.device, *table_);
+    table_ = placed(context.device, ConvertTable(pairs));
   }
 
   Tensor mine(std::size_t bucket, std::int64_t members) const { return mine_.flat(begins_[bucket], members); }

@@ -20,13 +20,12 @@ RoundedShards::RoundedShards(const WireContext& context, Travel travel, std::spa
     : claimable_(travel == Travel::plain && gathered(travel, buckets.front(), 0).type == DType::bf16),
       slices_(slices_of(context, travel, buckets, exchanges)),
       claimed_(slices_.size()),
-      table_([this] {
+      table_([&] {
         std::vector<ConvertTable::Pair> pairs;
         for (const Slice& slice : slices_) pairs.push_back({slice.to, slice.master});
-        return ConvertTable(pairs);
+        return placed(context.device, ConvertTable(pairs));
       }()),
       ranges_(context.layout.groups().size()) {
-  place_table(context.device, table_);
   int pairs = 0;
   for (const Slice& slice : slices_) {
     Range& range = ranges_[slice.group];
@@ -46,7 +45,7 @@ std::vector<RoundedShards::Slice> RoundedShards::slices_of(const WireContext& co
     const Shape size{bucket.slice(context.ranks)};
     const Tensor kept =
         own.shard_apart() ? context.device.allocate(Category::weights, whole.type, size) : Tensor{};
-    slices.push_back(
+    slices.push_back(  // mutation: owned_matrices_are_never_staged
         {own.group, own.id, own.shard_apart() ? kept : bucket.slice(whole, context.ranks), own.master});
     for (std::size_t place = 0; place < own.places.size(); ++place)
       exchanges.add(own.group, {static_cast<int>(place), Sides::none},
@@ -59,7 +58,7 @@ Tensor RoundedShards::claim(BucketId bucket) {
   if (!claimable_) return {};
   const auto slice = std::ranges::find(slices_, bucket, &Slice::bucket);
   require(slice != slices_.end(), "RoundedShards", "holds no slice of this bucket");
-  claimed_[static_cast<std::size_t>(slice - slices_.begin())] = true;
+  claimed_[static_cast<std::size_t>(slice - slices_.begin())] = true;  // mutation: weights_of_an_update_rounded_again
   return slice->to;
 }
 

@@ -17,7 +17,7 @@ std::int64_t entry_at(const Bucket& bucket, const StoredArray& array, const std:
   if (within >= bucket.members[m].size.value) return array.members[m].end();
   const Density& density = densities[m];
   require(within % density.elements == 0, "ranges_of", "a cut splits a row of blocks");
-  return array.members[m].first + within / density.elements * density.entries;
+  return array.members[m].first + within / density.elements * density.entries;  // mutation: scales_of_a_neighbour
 }
 
 template <class F>
@@ -35,7 +35,7 @@ std::vector<Density> densities_of(const ParamRegistry& registry, const Bucket& b
 RangesByRank ranges_of_data(const Bucket& bucket, FormatId format) {
   RangesByRank parts;
   for (std::size_t r = 0; r < bucket.counts.size(); ++r) {
-    parts.begins.push_back(formats::data_bytes(format, bucket.begins[r]));
+    parts.begins.push_back(formats::data_bytes(format, bucket.begins[r]));  // mutation: bytes_padded_by_themselves
     parts.counts.push_back(formats::data_bytes(format, bucket.begins[r] + bucket.counts[r]) - parts.begins[r]);
   }
   return parts;

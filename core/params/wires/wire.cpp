@@ -20,14 +20,8 @@ Wire::Wire(const WireContext& context, Travel travel, std::span<const WireBucket
     derived_ = codes_->derived(context);
   } else {
     rounded_.emplace(context, travel, buckets, exchanges_);
-    const auto matrices = [&](std::size_t, GroupId group) {
-      std::vector<QuantizedMatrix> all;
-      for (const WireBucket& own : buckets)
-        if (own.group == group)
-          for (QuantizedMatrix& matrix : staged_matrices_of(context, own)) all.push_back(std::move(matrix));
-      return all;
-    };
-    derived_.emplace(context, *format, 1, DerivedFrom::bf16, matrices);
+    const auto matrices = [&](std::size_t, std::size_t i) { return staged_matrices_of(context, buckets[i]); };
+    derived_.emplace(context, *format, buckets, DerivedFrom::bf16, matrices);
   }
 }
 

@@ -1,4 +1,4 @@
-#include "app/training/batches.hpp"
+#include "app/training/loop/batches.hpp"
 
 #include <gtest/gtest.h>
 
@@ -64,7 +64,7 @@ class MixedBatches : public testing::Test {
   RunConfig config_ = [] {
     RunConfig config = test::dense(Compute::fp32);
     config.data.mixture = {3, 1};
-    config.batch = {12, 1};
+    config.batch = {.global = 12, .micro = 1};
     return config;
   }();
   Counting large_{0, 1000}, small_{second, 10};
@@ -139,7 +139,7 @@ void take(const HostSequences& got, std::multiset<std::int32_t>& targets, std::s
 }
 
 // Corpora of drawn sizes whose tokens are all different: what training reads in an epoch and what an evaluation reads
-// have no token in common, and an evaluation reads the same on any number of ranks.
+// have no token in common. An evaluation reads the same on any number of ranks.
 TEST(DrawnEvaluation, ReadsWhatTrainingNeverReads) {
   std::mt19937 draws(5);
   for (int corpus = 0; corpus < 12; ++corpus) {

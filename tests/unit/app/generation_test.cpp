@@ -1,4 +1,4 @@
-#include "app/training/generation.hpp"
+#include "app/training/loop/generation.hpp"
 
 #include <gtest/gtest.h>
 

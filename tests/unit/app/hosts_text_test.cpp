@@ -1,4 +1,4 @@
-#include "app/training/hosts_text.hpp"
+#include "app/training/tell/hosts_text.hpp"
 
 #include <gtest/gtest.h>
 
@@ -43,7 +43,7 @@ TEST(BytesOverHosts, AreAllInsideOneHostAndAllAcrossHostsOfOneRank) {
 TEST(BytesOverHosts, FollowTheProcessGroups) {
   RunConfig config = test::untied::mixture();
   config.parallel.expert = 2;
-  config.batch = {4, 1};
+  config.batch = {.global = 4, .micro = 1};
   const RunPlan whole = resolve(config, 4, 1);
   const auto only = [&](auto keep) {
     RunPlan plan = whole;
@@ -64,12 +64,12 @@ TEST(BytesOverHosts, FollowTheProcessGroups) {
 
 TEST(UnevenShares, AreToldWhereRowsOfBlocksAreFewForTheRanks) {
   RunConfig config = test::untied::full(test::untied::dense(RecipeName::fp8_block));
-  config.batch = {64, 1};
+  config.batch = {.global = 64, .micro = 1};
   const RunPlan many = resolve(config, 64, 0);
   EXPECT_GT(largest_over_mean(many), 1.1);
   EXPECT_NE(uneven_text(many).find("recipe fp8_block"), std::string::npos);
   RunConfig plain = test::untied::full(test::untied::dense());
-  plain.batch = {64, 1};
+  plain.batch = {.global = 64, .micro = 1};
   const RunPlan even = resolve(plain, 64, 0);
   EXPECT_LT(largest_over_mean(even), 1.001);
   EXPECT_EQ(uneven_text(even), "");

@@ -1,8 +1,8 @@
-#include "app/training/late_report.hpp"
+#include "app/training/tell/late_report.hpp"
 
 #include <gtest/gtest.h>
 
-#include "app/training/batches.hpp"
+#include "app/training/loop/batches.hpp"
 #include "core/plan/plan.hpp"
 #include "tests/support/self_control.hpp"
 #include "tests/support/small_runs.hpp"
@@ -24,7 +24,7 @@ class Steps {
 
   LateReport& begun(std::int64_t step) {
     const std::int64_t global = config_.batch.global;
-    report_.begun(step, step * global, engine_.step(batches_.training(step - 1, (step - 1) * global), {0.01f}));
+    report_.begun({step, step * global}, engine_.step(batches_.training(step - 1, (step - 1) * global), {0.01f}));
     return report_;
   }
 

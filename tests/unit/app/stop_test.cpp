@@ -1,4 +1,4 @@
-#include "app/training/stop.hpp"
+#include "app/training/loop/stop.hpp"
 
 #include <gtest/gtest.h>
 #include <unistd.h>

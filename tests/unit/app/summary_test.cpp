@@ -1,4 +1,4 @@
-#include "app/training/summary.hpp"
+#include "app/training/tell/summary.hpp"
 
 #include <gtest/gtest.h>
 

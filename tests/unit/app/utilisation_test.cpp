@@ -1,4 +1,4 @@
-#include "app/training/utilisation.hpp"
+#include "app/training/tell/utilisation.hpp"
 
 #include <gtest/gtest.h>
 
@@ -34,7 +34,7 @@ TEST(Utilisation, IsTheShareOfAllRanksPeak) {
 }
 
 /// FLOPs counted by hand: products of a layer's weights with each token, three times (forward and two gradients), and
-/// attention, whose scores are computed again in backward.
+/// attention. Its scores are computed again in backward.
 TEST(ModelFlops, AreThoseOfTheFormula) {
   const RunConfig config = untied();
   const double C = 32, F = 128, V = static_cast<double>(config.model.vocab), T = 24, tokens = 12 * T;

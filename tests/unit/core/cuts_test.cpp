@@ -10,8 +10,8 @@
 #include "core/params/wires/shard_ranges.hpp"
 #include "kernels/formats/registry.hpp"
 
-/// Tile cuts of buckets between rows of blocks; and that every entry made from a slice's elements is in the part of the
-/// rank that owns them.
+/// Tile cuts of buckets between rows of blocks. Every entry made from a slice's elements is in the part of the rank
+/// that owns them.
 namespace tessera {
 namespace {
 
@@ -24,7 +24,7 @@ std::vector<FormatId> weight_formats() {
 
 /// Parameters: matrices and experts of random sizes that the format takes, with vectors between them.
 ParamRegistry random_registry(FormatId format, std::mt19937& random, int count) {
-  ParamRegistry registry({.weight = {DType::bf16, format}});
+  ParamRegistry registry(TreatmentRules{{.weight = {format, format}}});
   const ParamRegistry::InBlock block(registry, 0);
   const FormatTraits traits = traits_of(format);
   const std::int64_t unit = traits.ragged ? 1 : std::max(traits.block.rows, traits.block.columns);
@@ -124,8 +124,8 @@ TEST(Cuts, MoveNoOffsetOwnEachElementOnceAndChangeTheHash) {
 /// Entries of an array that are made from element (row, column) of member i.
 using EntryOf = std::function<std::int64_t(std::size_t i, std::int64_t row, std::int64_t column)>;
 
-/// Expects that each entry is in the part of the rank that owns the elements it is made from, and that parts are
-/// contiguous and cover the array.
+/// Expects that each entry is in the part of the rank that owns the elements it is made from. Parts are contiguous and
+/// cover the array.
 void expect_packed(const ParamRegistry& registry, const Bucket& bucket, const RangesByRank& parts, std::int64_t entries,
                    const EntryOf& entry) {
   std::map<std::int64_t, std::int64_t> by_place;
@@ -215,7 +215,8 @@ TEST(Parts, AreWhatTheSlicesElementsAreMadeInto) {
 }
 
 TEST(Parts, RefuseCutsInsideRowsOfBlocks) {
-  ParamRegistry registry({.weight = {DType::bf16, formats::id_of<formats::Mxfp8>}});
+  const FormatId mxfp8 = formats::id_of<formats::Mxfp8>;
+  ParamRegistry registry(TreatmentRules{{.weight = {mxfp8, mxfp8}}});
   const ParamRegistry::InBlock block(registry, 0);
   registry.add({"m", {96, 96}, 1, Role::matrix, {}, {"m", {96, 96}, 0}});
   Device device(Device::Kind::measuring);

@@ -7,22 +7,12 @@
 
 #include "core/config/keys.hpp"
 #include "core/config/values.hpp"
+#include "tests/support/sound_config.hpp"
 
 namespace tessera {
 namespace {
 
-RunConfig sound() {
-  RunConfig config;
-  config.run.steps = 100;
-  config.model.layers = 2;
-  config.model.hidden = 96;
-  config.model.heads = 6;
-  config.model.seq_len = 32;
-  config.data.files = {"*.txt"};
-  config.batch.global = 8;
-  config.batch.micro = 2;
-  return config;
-}
+using test::sound;
 
 void mix(RunConfig& config) {
   config.model.moe.emplace();
@@ -48,6 +38,11 @@ const Situation situations[] = {
     {"model.rope_base", [](RunConfig& c) { c.model.position = Position::rotary; }, [](RunConfig&) {}},
     {"model.rope_scaling.low_freq_factor", [](RunConfig& c) { c.model.position = Position::rotary; },
      [](RunConfig& c) { c.model.rope_scaling = RopeScalingConfig{.factor = 8, .original_seq_len = 16}; }},
+    {"model.rope_dim", [](RunConfig& c) { c.model.position = Position::rotary; },
+     [](RunConfig& c) { c.model.rope_dim = 2; }},
+    {"routing.every_steps", mix, [](RunConfig& c) { c.routing.every_steps = 3; }},
+    {"model.qk_norm_over", [](RunConfig& c) { c.model.qk_norm = true; },
+     [](RunConfig& c) { c.model.qk_norm_over = QkNormOver::width; }},
     {"recompute.modules", [](RunConfig& c) { c.recompute.mode = RecomputeMode::selective; },
      [](RunConfig& c) { c.recompute.modules = std::vector{RecomputeModule::mlp}; }},
     {"precision.quantize_head", [](RunConfig& c) { c.precision.recipe = RecipeName::mxfp8; },
@@ -80,6 +75,9 @@ const Situation situations[] = {
      [](RunConfig& c) { c.checkpoint.keep_every = 20; }},
     {"checkpoint.async", [](RunConfig& c) { c.checkpoint.every_steps = 10; },
      [](RunConfig& c) { c.checkpoint.async = true; }},
+    {"checkpoint.keep_best", [](RunConfig& c) { c.eval.every_steps = 10; },
+     [](RunConfig& c) { c.checkpoint.keep_best = true; }},
+    {"run.stop_after", [](RunConfig& c) { c.eval.every_steps = 10; }, [](RunConfig& c) { c.run.stop_after = 2; }},
     {"checkpoint.expert_layout", mix,
      [](RunConfig& c) { c.checkpoint.expert_layout = ExpertLayout::discrete; }},
     {"checkpoint.init_missing", [](RunConfig& c) { c.checkpoint.init_from = "runs/a"; },
@@ -169,8 +167,8 @@ TEST(Effects, AreExplained) {
   EXPECT_EQ(when_it_matters("run.seed"), "");
   EXPECT_EQ(when_it_matters("model.rope_base"), "only with position rotary (model.position)");
   EXPECT_EQ(when_it_matters("model.rope_scaling.factor"), "only with position rotary (model.position)");
-  EXPECT_EQ(when_it_matters("checkpoint.async"), "only with checkpoint.every_steps above 0: without it the last step "
-                                                 "and early ends alone are saved");
+  EXPECT_EQ(when_it_matters("checkpoint.async"), "only with checkpoint.every_steps above 0, or keep_best: else the "
+                                                 "last step and early ends alone are saved");
 }
 
 }  // namespace

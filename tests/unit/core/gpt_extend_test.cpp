@@ -26,7 +26,10 @@ std::vector<GptShape> shapes() {
   qwen.activation = Activation::swiglu;
   qwen.bias = false;
   qwen.qkv_bias = qwen.qk_norm = true;
-  return {gpt2, qwen, with_experts(qwen, {5, 2, true, ExpertWeights::single, 0.2, 0.1})};
+  GptShape in_part = qwen;
+  in_part.qk_norm_over = QkNormOver::width;
+  in_part.rope_dim = in_part.head_dim - 2;
+  return {gpt2, qwen, in_part, with_experts(qwen, {5, 2, true, ExpertWeights::single, 0.2, 0.1})};
 }
 
 /// Logits after every piece of the first sequence.

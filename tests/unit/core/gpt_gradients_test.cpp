@@ -66,6 +66,9 @@ TEST(GptGradients, LikeQwen) {
   shape.qkv_bias = true;
   shape.qk_norm = true;
   check(shape);
+  shape.qk_norm_over = QkNormOver::width;
+  shape.rope_dim = shape.head_dim - 2;
+  check(shape);
 }
 
 TEST(GptGradients, LikeMixtral) {

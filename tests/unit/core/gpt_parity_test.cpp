@@ -10,6 +10,7 @@
 #include "kernels/optim/balance.hpp"
 #include "tests/support/compare.hpp"
 #include "tests/support/golden.hpp"
+#include "tests/support/golden_shape.hpp"
 #include "tests/support/tiny_gpt.hpp"
 #include "tests/support/tolerances.hpp"
 
@@ -35,24 +36,9 @@ MoeShape moe_of(const json& moe, std::int64_t ffn) {
 }
 
 GptShape shape_of(const json& model, DType compute) {
-  GptShape shape;
-  shape.layers = model.at("layers");
-  shape.hidden = model.at("hidden");
-  shape.heads = model.at("heads");
-  shape.kv_heads = model.at("kv_heads");
-  shape.head_dim = model.at("head_dim");
-  shape.ffn = model.at("ffn");
-  shape.seq_len = model.at("seq_len");
-  shape.vocabulary = model.at("vocabulary");
-  shape.norm = choice_named<Norm>(model.at("norm").get<std::string>()).value();
-  shape.position = choice_named<Position>(model.at("position").get<std::string>()).value();
-  shape.activation = choice_named<Activation>(model.at("activation").get<std::string>()).value();
-  shape.rope_base = model.at("rope_base");
-  shape.bias = model.at("bias");
-  shape.tied_head = model.at("tied_head");
+  GptShape shape = dense_shape(model, compute);
   if (const json& moe = model.at("moe"); !moe.is_null())
     shape.moe = moe_of(moe, shape.ffn);
-  shape.compute = compute;
   return shape;
 }
 
@@ -102,9 +88,8 @@ class Trainer {
       }
     }
     table_ = AdamWTable(runs);
-    const Tensor memory = bytes(static_cast<std::size_t>(AdamWTable::bytes(std::ssize(runs))));
-    table_.place(memory);
-    gpt.device.upload(stream(), memory, table_.image());
+    table_.bind(bytes(static_cast<std::size_t>(table_.bytes())));
+    gpt.device.upload(stream(), table_);
   }
 
   /// One step on the golden's next batch; returns the loss before it.

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <map>
 
+#include "core/config/config.hpp"
 #include "core/model/gpt.hpp"
 
 namespace tessera {
@@ -81,8 +82,23 @@ TEST(GptShape, RecomputationKeepsInputs) {
 TEST(GptShape, OfAMixtureFollowsTheDeck) {
   RunConfig config = small();
   config.model.layers = 7;
-  config.model.moe = MoeConfig{8,    2, ExpertWeights::single, {}, 0.25, 0.5, 24, 2, 2, 40, true, Scores::sigmoid,
-                               RouterLogits::bf16, 2.5, 4, 2, true, 0.01, BalanceOver::batch};
+  MoeConfig& given = config.model.moe.emplace();
+  given.experts = 8;
+  given.top_k = 2;
+  given.ffn = 24;
+  given.first_dense = 2;
+  given.every = 2;
+  given.shared_ffn = 40;
+  given.shared_gate = true;
+  given.scores = Scores::sigmoid;
+  given.logits = RouterLogits::bf16;
+  given.scale = 2.5;
+  given.groups = 4;
+  given.top_groups = 2;
+  given.bias = true;
+  given.balance_over = BalanceOver::batch;
+  given.balance_coef = 0.25;
+  given.z_coef = 0.5;
   const GptShape shape = shape_of(config);
   ASSERT_TRUE(shape.moe);
   const MoeShape& moe = *shape.moe;

@@ -259,7 +259,8 @@ TEST(LayerGradients, HeadAndLoss) {
     std::vector<std::int32_t> targets;
     for (std::int64_t i = 0; i < bench.tokens; ++i)
       targets.push_back(static_cast<std::int32_t>(i * 5 % shape.vocabulary));
-    const MicroBatch batch{{}, on_device(bench.device, targets), 3, bench.loss_scale, 0};
+    const MicroBatch batch{{}, on_device(bench.device, targets), 3, bench.loss_scale, 0, 0,
+                           on_device(bench.device, std::vector{bench.loss_scale})};
     bench.check([](const Call&) {},
                 [&](const Call& c) { layer.gradient(c, batch, bench.dx, Residual::whole(bench.x)); });
   }

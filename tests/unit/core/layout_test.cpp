@@ -106,7 +106,7 @@ TEST(ParamLayout, NoCutSplitsAByteOfAnyFormat) {
 }
 
 /// Parameters of three blocks between an embedding and a head; each block has a matrix, its bias and two experts.
-ParamRegistry blocks_between(const FormatRules& rules) {
+ParamRegistry blocks_between(const TreatmentRules& rules) {
   ParamRegistry registry(rules);
   const auto add = [&](const std::string& name, Shape shape, Role role) {
     registry.add({name, shape, 1, role, {}, {name, shape, 0}});
@@ -133,22 +133,79 @@ std::set<std::string> with_codes(const ParamRegistry& registry) {
   return names;
 }
 
-const WeightFormat nvfp4{DType::bf16, formats::id_of<formats::Nvfp4>};
+/// Rules by which the weights of some blocks, and an untied head, are stored as codes.
+template <class F>
+TreatmentRules coded(BlockRange blocks = {}, bool head = false) {
+  Treatment treatment;
+  treatment.weight = {formats::id_of<F>, formats::id_of<F>};
+  TreatmentRules rules;
+  rules.list.push_back({{blocks}, {}, treatment});
+  if (head) rules.list.push_back({{}, {MatrixName::head}, treatment});
+  return rules;
+}
+const TreatmentRules in_fp32{{.plain = DType::f32}};
 
-TEST(FormatOf, QuantizesMatricesAndExpertsOfTheRulesBlocks) {
+TEST(TreatmentOf, QuantizesMatricesAndExpertsOfTheRulesBlocks) {
   using Names = std::set<std::string>;
-  EXPECT_EQ(with_codes(blocks_between({.weight = {DType::f32, {}}})), Names());
-  EXPECT_EQ(with_codes(blocks_between({.weight = nvfp4, .first_block = 1, .end_block = 2})),
-            (Names{"layers.1.weight", "layers.1.experts"}));
-  EXPECT_EQ(with_codes(blocks_between({.weight = nvfp4, .first_block = 2, .head = true})),
+  EXPECT_EQ(with_codes(blocks_between(in_fp32)), Names());
+  EXPECT_EQ(with_codes(blocks_between(coded<formats::Nvfp4>({1, 2}))), (Names{"layers.1.weight", "layers.1.experts"}));
+  EXPECT_EQ(with_codes(blocks_between(coded<formats::Nvfp4>({.first = 2}, true))),
             (Names{"layers.2.weight", "layers.2.experts", "head"}));
-  const ParamRegistry plain = blocks_between({.weight = {DType::f32, {}}});
+  const ParamRegistry plain = blocks_between(in_fp32);
   for (const ParamSpec& spec : plain.specs())
     EXPECT_EQ(spec.format, (WeightFormat{DType::f32, {}})) << spec.name;
 }
 
+// One copy of codes serves both products, or the weight is stored as values.
+TEST(TreatmentOf, StoresCodesWhereBothProductsTakeOneFormat) {
+  const Treatment::Format slots[] = {std::nullopt, formats::id_of<formats::Nvfp4>, formats::id_of<formats::Mxfp8>};
+  for (const auto& forward : slots)
+    for (const auto& dgrad : slots) {
+      TreatmentRules rules;
+      rules.standard.weight = {forward, dgrad};
+      const ParamRegistry registry = blocks_between(rules);
+      for (const ParamSpec& spec : registry.specs()) {
+        const bool ruled = is_matrix(spec.role);
+        EXPECT_EQ(spec.treatment.weight, ruled ? rules.standard.weight : Treatment::Weight()) << spec.name;
+        EXPECT_EQ(spec.format.codes, ruled && forward == dgrad ? forward : std::nullopt) << spec.name;
+      }
+      EXPECT_EQ(registry.quantizes(), forward || dgrad);
+    }
+}
+
+// Of rules that match a matrix the last one decides, whatever their order otherwise.
+TEST(TreatmentRules, TheLastRuleThatMatchesDecides) {
+  std::mt19937 random(5);
+  using enum MatrixName;
+  constexpr MatrixName parts[] = {attention_qkv, attention_out, mlp_up, mlp_down, head};
+  for (int drawn = 0; drawn < 200; ++drawn) {
+    TreatmentRules rules;
+    for (int i = 0, n = static_cast<int>(random() % 5); i < n; ++i) {
+      TreatmentRule rule;
+      const auto below = [&](unsigned most) { return static_cast<std::int64_t>(random() % most); };
+      if (random() % 2) rule.blocks.push_back({below(3), 1 + below(4)});
+      if (random() % 2) rule.parts = {parts[random() % 5], parts[random() % 5]};
+      rule.treatment.draws = i % 2 != 0;
+      rule.treatment.weight.forward = static_cast<FormatId>(i + 1);
+      rules.list.push_back(rule);
+    }
+    for (std::int64_t block = 0; block < 4; ++block)
+      for (const MatrixName part : parts) {
+        const std::int64_t of = part == head ? -1 : block;
+        Treatment wanted;
+        for (const TreatmentRule& rule : rules.list) {
+          bool in_blocks = rule.blocks.empty(), in_parts = rule.parts.empty() && part != head;
+          for (const BlockRange& range : rule.blocks) in_blocks |= of >= range.first && of < range.end;
+          for (const MatrixName one : rule.parts) in_parts |= one == part;
+          if (in_blocks && in_parts) wanted = rule.treatment;
+        }
+        EXPECT_EQ(rules.of(of, part), wanted) << drawn << ": block " << of << ", " << name_of(part);
+      }
+  }
+}
+
 TEST(ParamLayout, FormatsShareGroupsButNoBucket) {
-  const ParamRegistry registry = blocks_between({.weight = nvfp4, .first_block = 1});
+  const ParamRegistry registry = blocks_between(coded<formats::Nvfp4>({.first = 1}));
   const ParamLayout layout = ParamLayout::build(registry, {4, 2, 2000});
   expect_every_element_owned_once(registry, layout);
   for (const Bucket& bucket : layout.buckets())
@@ -170,12 +227,11 @@ TEST(ParamLayout, FormatsShareGroupsButNoBucket) {
 }
 
 TEST(ParamLayout, HashTellsFormatsApart) {
-  const auto hash = [](const FormatRules& rules) {
+  const auto hash = [](const TreatmentRules& rules) {
     return ParamLayout::build(blocks_between(rules), {2, 2, 2000}).hash();
   };
-  const WeightFormat fp8{DType::bf16, formats::id_of<formats::Fp8Block>};
-  EXPECT_EQ((std::set<std::uint64_t>{hash({}), hash({.weight = {DType::f32, {}}}), hash({.weight = nvfp4}),
-                                     hash({.weight = fp8}), hash({.weight = nvfp4, .head = true})})
+  EXPECT_EQ((std::set<std::uint64_t>{hash({}), hash(in_fp32), hash(coded<formats::Nvfp4>()),
+                                     hash(coded<formats::Fp8Block>()), hash(coded<formats::Nvfp4>({}, true))})
                 .size(),
             5u);
 }

@@ -12,7 +12,7 @@
 #include "core/params/param_sync.hpp"
 #include "kernels/convert/convert.hpp"
 #include "kernels/random/random.hpp"
-#include "kernels/reference/adamw.hpp"
+#include "tests/reference/adamw.hpp"
 #include "tests/support/compare.hpp"
 #include "tests/support/on_device.hpp"
 

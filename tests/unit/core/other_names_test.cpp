@@ -79,7 +79,9 @@ TEST(OtherNames, ComeBeforeLikeness) {
       {"training.local_batch_size", "batch.micro"},   {"lr_scheduler.warmup_ratio", "optimizer.warmup_steps"},
       {"activation_checkpoint", "recompute.mode"},    {"optimizer.grad_clip", "optimizer.clip"},
       {"model.n_embd", "model.hidden"},               {"checkpoint.interval", "checkpoint.every_steps"},
-      {"save_total_limit", "checkpoint.keep_last"},   {"model.rope_theta", "model.rope_base"}};
+      {"save_total_limit", "checkpoint.keep_last"},   {"model.rope_theta", "model.rope_base"},
+      {"trainer.early_stopping_patience", "run.stop_after"}, {"load_best_model_at_end", "checkpoint.keep_best"},
+      {"assistant_only_loss", "data.loss_mask"},      {"data.sample_packing", "data.documents"}};
   for (const auto& [path, key] : wanted) EXPECT_EQ(meant_by(path).rfind(", did you mean " + key + "?", 0), 0u) << path;
   for (const char* none : {"model.dropout", "attention_dropout", "lora", "parallel.tensor_parallel_degree", "ema"})
     EXPECT_EQ(meant_by(none).rfind(": ", 0), 0u) << none;

@@ -6,6 +6,7 @@
 #include "core/model/layers/branch.hpp"
 #include "core/model/layers/mlp.hpp"
 #include "core/model/layers/recompute.hpp"
+#include "core/recipe/recipe.hpp"
 #include "kernels/gemm/route.hpp"
 #include "tests/support/compare.hpp"
 #include "tests/support/tiny_gpt.hpp"
@@ -34,9 +35,8 @@ Results computed(const Recipe& recipe, Activation activation, bool bias, Accumul
   shape.activation = activation;
   shape.bias = bias;
   shape.accumulation = accumulation;
-  shape.recipe = recipe;
   Device device;
-  ParamRegistry registry({.weight = recipe.weight});
+  ParamRegistry registry(TreatmentRules{recipe.treatment});
   const auto layer = [&] {
     const ParamRegistry::InBlock block(registry, 0);
     return Recompute<Mlp>(keep, Mlp(registry, "mlp", shape));
@@ -78,7 +78,7 @@ Results computed(const Recipe& recipe, Activation activation, bool bias, Accumul
 TEST(QuantizedMlp, RecomputedHasTheSameBits) {
   for (const auto& [activation, name] : Names<Activation>::table)
     for (const Recipe& recipe : recipes()) {
-      if (recipe.weight.plain != DType::bf16) continue;
+      if (recipe.treatment.plain != DType::bf16) continue;
       for (const std::int64_t ffn : widths) {
         const auto of = [&](Keep keep) { return computed(recipe, activation, true, Accumulation::fused, keep, ffn); };
         const Results kept = of(Keep::all), again = of(Keep::input);
@@ -105,9 +105,9 @@ TEST(QuantizedMlp, IsThatOfBf16ButForItsCodes) {
     for (const auto& [bias, ffn] :
          {std::pair{false, widths[0]}, {true, widths[0]}, {false, widths[1]}, {true, widths[1]}})
       for (const Accumulation accumulation : {Accumulation::fused, Accumulation::unfused}) {
-        const Results wanted = computed({}, activation, bias, accumulation, Keep::all, ffn);
+        const Results wanted = computed(recipe_named("bf16"), activation, bias, accumulation, Keep::all, ffn);
         for (const Recipe& recipe : recipes()) {
-          if (!recipe.weight.codes) continue;
+          if (!recipe.treatment.quantizes()) continue;
           const double most = recipe.name == "nvfp4"        ? tolerances::fp4_layer
                               : recipe.name == "fp8_tensor" ? tolerances::e5m2_layer
                                                             : tolerances::fp8_layer;
@@ -122,19 +122,25 @@ TEST(QuantizedMlp, IsThatOfBf16ButForItsCodes) {
       }
 }
 
+FormatId activation_of(const Recipe& recipe) { return recipe.treatment.activation.forward.value(); }
+
 /// Whether some unit of this machine multiplies the codes of a recipe's activations.
-bool keeps_codes(const Recipe& recipe) { return recipe.activation && gemm::multiplies_codes(*recipe.activation); }
+bool keeps_codes(const Recipe& recipe) {
+  const auto& [forward, wgrad] = recipe.treatment.activation;
+  return forward && gemm::native_pair(gemm::Form::forward, *forward, *recipe.treatment.weight.forward) &&
+         gemm::native_pair(gemm::Form::weight_gradient, *recipe.treatment.gradient.wgrad, *wgrad);
+}
 
 // The columnwise codes of x that forward leaves behind are those that backward would make.
 TEST(QuantizedLinear, KeepsTheCodesThatBackwardWouldMake) {
   constexpr std::int64_t in = 96, out = 160;
   for (const Recipe& recipe : recipes()) {
-    if (!recipe.weight.codes) continue;
+    if (!recipe.treatment.quantizes()) continue;
     Device device;
-    ParamRegistry registry({.weight = recipe.weight});
+    ParamRegistry registry(TreatmentRules{recipe.treatment});
     const auto layer = [&] {
       const ParamRegistry::InBlock block(registry, 0);
-      return Linear(registry, "linear", {in, out, 0.02, true, Accumulation::fused, recipe, {}});
+      return Linear(registry, "linear", {in, out, 0.02, true, Accumulation::fused, MatrixName::other, {}});
     }();
     FlatParams params(device, registry, DType::bf16);
     for (const ParamId id : params.ids())
@@ -164,19 +170,19 @@ TEST(QuantizedLinear, KeepsTheCodesThatBackwardWouldMake) {
       for (std::size_t i = 0; i < wanted.size(); ++i)
         EXPECT_TRUE(same_bits(actual[i], wanted[i])) << recipe.name << " " << i;
     }
-    EXPECT_FALSE(static_cast<bool>(layer.place(arena, 7)) && !traits_of(*recipe.activation).ragged) << recipe.name;
+    EXPECT_FALSE(static_cast<bool>(layer.place(arena, 7)) && !traits_of(activation_of(recipe)).ragged) << recipe.name;
   }
 }
 
-// An activation's output, read by its quantizer alone, outlives forward as codes, and that of fp8_block, where its
+// An activation's output, read by its quantizer alone, outlives forward as codes. That of fp8_block, where its
 // quantizer can compute it, is not stored at all.
 TEST(QuantizedMlp, KeepsNoActivation) {
   const std::int64_t one = tokens * 288 * 2;
   for (const Recipe& recipe : recipes()) {
-    const bool coded = recipe.weight.codes.has_value();
-    if (recipe.weight.plain != DType::bf16) continue;
-    EXPECT_EQ(coded && quantizes_in_one_pass(*recipe.activation), recipe.name == "fp8_block") << recipe.name;
-    const bool keeps = keeps_codes(recipe), fused = keeps || (coded && quantizes_in_one_pass(*recipe.activation));
+    const bool coded = recipe.treatment.quantizes();
+    if (recipe.treatment.plain != DType::bf16) continue;
+    EXPECT_EQ(coded && quantizes_in_one_pass(activation_of(recipe)), recipe.name == "fp8_block") << recipe.name;
+    const bool keeps = keeps_codes(recipe), fused = keeps || (coded && quantizes_in_one_pass(activation_of(recipe)));
     EXPECT_EQ(computed(recipe, Activation::gelu, true, Accumulation::fused).kept, fused ? one : 2 * one) << recipe.name;
     EXPECT_EQ(computed(recipe, Activation::swiglu, true, Accumulation::fused).kept, keeps ? 2 * one : 3 * one)
         << recipe.name;
@@ -194,10 +200,9 @@ TEST(QuantizedMlp, IsGivenWhatBackwardDoesNotRead) {
       GptShape shape = tiny_shape();
       shape.hidden = 96;
       shape.ffn = 288;
-      shape.compute = recipe.weight.plain;
-      shape.recipe = recipe;
-      Device device;
-      ParamRegistry registry({.weight = recipe.weight});
+      shape.compute = recipe.treatment.plain;
+          Device device;
+      ParamRegistry registry(TreatmentRules{recipe.treatment});
       const auto branch = [&] {
         const ParamRegistry::InBlock block(registry, 0);
         Recompute<NormLayer> norm(Keep::all, NormLayer(registry, "norm", shape));

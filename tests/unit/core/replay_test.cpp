@@ -9,8 +9,8 @@
 #include "core/step/engine.hpp"
 #include "tests/support/drawn_configs.hpp"
 
-/// Captured and replayed steps of drawn configs, on a measuring device, whose dry streams are captured as a GPU's are:
-/// logs, states, epochs and counts must be those of eager steps.
+/// Captured and replayed steps of drawn configs, on a measuring device, whose dry streams are captured as a GPU's are.
+/// Logs, states, epochs and counts must be those of eager steps.
 namespace tessera {
 namespace {
 

@@ -16,8 +16,7 @@ namespace {
 using namespace test::untied;
 
 /// Visits as text: "embed/0 0r/1 | embed/0 ...": block or first parameter, payloads, "/slot", "|" between
-/// micro-batches,
-/// "!" where the next visit is not prefetched, "*" where the group is staged with its gather.
+/// micro-batches. "!" where the next visit is not prefetched, "*" where the group is staged with its gather.
 std::string text(const RunPlan& plan, const Visits& visits, ProcessGroup processes) {
   std::string all;
   int micro_batch = 0;
@@ -42,8 +41,7 @@ std::string text(const RunPlan& plan, const Visits& visits, ProcessGroup process
 }
 
 /// Reductions as text: "0/0= 1/1= | 0/0+": group, "/slot", "=" or "+", "xN" where N micro-batches are added up before
-/// it,
-/// "@V" behind resident visit V, "~" at the end of the step, "-N" without the last N ranks, "|" between rounds.
+/// it. "@V" behind resident visit V, "~" at the end of the step, "-N" without the last N ranks, "|" between rounds.
 std::string reductions(const SyncSchedule& schedule) {
   std::string all;
   int round = 0;
@@ -167,9 +165,9 @@ TEST(Optimizer, OneReductionAGroupWithAllMicroBatches) {
 TEST(Optimizer, InTheOrderOfTheBatchEveryMicroBatchIsReducedAndTheLastWithoutIdleRanks) {
   RunConfig config = dense();
   config.reduce.order = ReduceOrder::batch;
-  config.batch = {2, 1};
+  config.batch = {.global = 2, .micro = 1};
   EXPECT_EQ(reductions(config), reductions(times(1, dense()))) << "one micro-batch a rank";
-  config.batch = {5, 1};
+  config.batch = {.global = 5, .micro = 1};
   const std::string rounds = "0/0= 1/1= | 0/0+ 1/1+ | 0/0+-1 1/1+-1";
   EXPECT_EQ(reductions(config), rounds);
   config.proof.reduce_overlap = false;
@@ -177,7 +175,7 @@ TEST(Optimizer, InTheOrderOfTheBatchEveryMicroBatchIsReducedAndTheLastWithoutIdl
   config = mixture();
   config.reduce.order = ReduceOrder::batch;
   config.parallel.expert = 2;
-  config.batch = {6, 1};
+  config.batch = {.global = 6, .micro = 1};
   EXPECT_EQ(reductions(config, 4), "1/2= 0/0= 2/1= | 1/2+-1 0/0+-2 2/1+-2") << "two of four ranks are idle";
   // Nothing is staged in gradients that come and go.
   config = times(2, dense(RecipeName::mxfp8));

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "core/config/config.hpp"
-#include "core/recipe/recipe.hpp"
+#include "core/config/treatments.hpp"
 
 /// What travels of a weight: decided once, by the bytes that an all-gather of codes would move.
 namespace tessera {
@@ -67,7 +67,8 @@ TEST(Travel, DecksAndWeightsAgree) {
           config.precision.primary_weights = held;
           config.proof.wire = wire;
           config.sharding = sharding;
-          const WeightFormat format = recipe_of(config.precision).weight;
+          config.model.layers = 1;
+          const WeightFormat format = treatment_rules(config).standard.held();
           const Travel travel = travel_of(format.codes, format.plain, {held, wire, {}, sharding});
           const bool both = travel == Travel::codes && copies_travel_apart(*format.codes);
           EXPECT_EQ(stages_values(config), travel == Travel::bf16) << name_of(recipe);

@@ -47,7 +47,7 @@ class BranchTest : public ::testing::Test {
   }
   void commit(std::int64_t step) const { commit_folder(folder("step_1.tmp.0", "new"), run_, step); }
   Names begin(std::int64_t kept, const fs::path& parent) const {
-    const Names left = begin_branch(run_, parent, kept, {"metrics.jsonl"});
+    const Names left = begin_branch(run_, parent, kept, {"metrics.jsonl", "routing.jsonl"});
     write(run_ / "metrics.jsonl", "new rows");
     return left;
   }
@@ -86,6 +86,14 @@ TEST_F(BranchTest, SetsLaterStepsAsideOnceItHasACheckpoint) {
     settle_branch(run_);
     EXPECT_EQ(holds(), after(step)) << step;
   }
+}
+
+TEST_F(BranchTest, TakesBackRecordsThatItHasBegun) {
+  fresh();
+  begin(20, run_ / step_folder(20));
+  write(run_ / "routing.jsonl", "rows of the branch");
+  settle_branch(run_);
+  EXPECT_EQ(holds(), before_);
 }
 
 TEST_F(BranchTest, IsNoneWhereNoLaterStepIs) {
@@ -164,6 +172,36 @@ TEST_F(BranchTest, FromWhatWasSetAsideHasItsRowsAndLeavesAllSteps) {
 TEST_F(BranchTest, FromElsewhereHasNoRows) {
   EXPECT_EQ(begin_branch(run_, "/elsewhere/step_00000050", -1, {"metrics.jsonl"}).size(), 3);
   EXPECT_EQ(read(run_ / "metrics.jsonl"), "");
+}
+
+// Each record of rows is set aside with the branch, and comes back if it has saved nothing. One that is not there is no
+// matter.
+TEST_F(BranchTest, KeepsEveryRecordOfRows) {
+  const std::vector<std::string> records = {"metrics.jsonl", "routing.jsonl", "absent.jsonl"};
+  for (const bool saved : {false, true}) {
+    fresh();
+    write(run_ / "routing.jsonl", "old routing");
+    begin_branch(run_, run_ / step_folder(20), 20, records);
+    for (const char* name : {"metrics.jsonl", "routing.jsonl"}) write(run_ / name, "new");
+    if (saved) commit(30);
+    settle_branch(run_);
+    EXPECT_EQ(read(run_ / "routing.jsonl"), saved ? "new" : "old routing");
+    EXPECT_EQ(read(run_ / "metrics.jsonl"), saved ? "new" : "old rows");
+    EXPECT_EQ(read(run_ / abandoned_name(1, "routing.jsonl")), saved ? "old routing" : "");
+    EXPECT_FALSE(fs::exists(run_ / "absent.jsonl") || fs::exists(run_ / abandoned_name(1, "absent.jsonl")));
+  }
+}
+
+// A branch that a version of one record began.
+TEST_F(BranchTest, OfOneRecordIsUnderstood) {
+  begin(20, run_ / step_folder(20));
+  std::string text = read(run_ / "branch.json");
+  const std::size_t at = text.find("\"records\"");
+  ASSERT_NE(at, text.npos);
+  text.replace(at, text.find(']', at) + 1 - at, "\"record\": \"metrics.jsonl\"");
+  write(run_ / "branch.json", text);
+  settle_branch(run_);
+  EXPECT_EQ(read(run_ / "metrics.jsonl"), "old rows");
 }
 
 TEST_F(BranchTest, WhatSaysNothingOfItIsRefused) {

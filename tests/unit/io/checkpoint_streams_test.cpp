@@ -31,7 +31,7 @@ struct Random {
       tensor.type = i % 4 == 1 ? DType::bf16 : DType::f32;
       for (std::int64_t part = 0; part < parts; ++part) {
         std::int64_t& at = end[model ? 0 : 1];
-        tensor.parts.push_back({part * count, count, at + (foreign ? 1 : 0)});
+        tensor.datasets.push_back({part * count, count, at + (foreign ? 1 : 0)});
         at = (at + count * size_of(tensor.type) + 8) / 8 * 8;
       }
       StateTensor& held_one = held.emplace_back();
@@ -42,7 +42,7 @@ struct Random {
         first += n + static_cast<std::int64_t>(chance() % 2 * 1000);
       }
     }
-    tensors[6].parts.clear();  // of no use to this walk
+    tensors[6].datasets.clear();  // of no use to this walk
     for (std::size_t i = 0; i < tensors.size(); ++i) stored.push_back(i == 6 ? nullptr : &tensors[i]);
   }
   std::vector<std::byte> memory = std::vector<std::byte>(1'600'000);  ///< of any range; untouched
@@ -71,7 +71,7 @@ TEST(Slabs, CoverARanksElementsOnceAndInOrder) {
           ASSERT_EQ(slab.tensor, i);
           ASSERT_EQ(slab.first, range.first + done);
           ASSERT_EQ(static_cast<std::byte*>(slab.values.data) - state.memory.data(), done * size_of(range.values.type));
-          const StoredTensor::Part& part = state.stored[i]->parts.at(slab.part);
+          const StoredTensor::Dataset& part = state.stored[i]->datasets.at(slab.dataset);
           done += slab.values.elements();
           ASSERT_TRUE(slab.first >= part.first && slab.first + slab.values.elements() <= part.first + part.count);
           ASSERT_EQ(slab.offset, part.offset + (slab.first - part.first) * size_of(state.stored[i]->type));
@@ -145,7 +145,8 @@ TEST(Payload, IsReadInOrderFromWhereItLies) {
 }
 
 TEST(Payload, IsWrittenWhereItLiesAndNowhereElse) {
-  for (unsigned seed : {1u, 2u, 4u}) {
+  for (unsigned seed : {1u, 2u, 4u, 5u}) {
+    const Calls calls = seed % 2 == 0 ? Calls::in_tasks : Calls::on_calling_thread;
     const Random state(seed);
     const std::vector<Window> windows = windows_of(state.held, state.stored);
     const test::TemporaryFolder folder;
@@ -155,7 +156,7 @@ TEST(Payload, IsWrittenWhereItLiesAndNowhereElse) {
       folder.write(payload_files[i], expected[i]);
     }
     std::vector<PosixFile> files = open(folder, PosixFile::Mode::payload);
-    write_payload(windows, files, [&](const Slab& slab, std::byte* place) {
+    write_payload(windows, files, calls, [&](const Slab& slab, std::byte* place) {
       std::string& own = expected[file_index(state.tensors[slab.tensor].slot)];
       for (std::int64_t i = 0; i < slab.bytes; ++i) {
         place[i] = static_cast<std::byte>(byte_at(slab.offset + i));
@@ -169,23 +170,26 @@ TEST(Payload, IsWrittenWhereItLiesAndNowhereElse) {
 TEST(Payload, ThrowsWhatKeptAnyOfItFromTheDisk) {
   const Random state(1);
   const std::vector<Window> windows = windows_of(state.held, state.stored);
-  const test::TemporaryFolder folder;
-  for (const char* name : payload_files) folder.write(name, "");
-  ::setenv("TESSERA_FAULT", "payload:0:enospc", 1);
-  fault::arm(0);
-  ::unsetenv("TESSERA_FAULT");
-  fault::enter(fault::Phase::payload);
-  std::vector<PosixFile> files = open(folder, PosixFile::Mode::payload);
-  std::size_t filled = 0;
-  try {
-    write_payload(windows, files, [&](const Slab&, std::byte*) { ++filled; });
-    FAIL() << "a full disk was not noticed";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), Exit::environment);
-    EXPECT_NE(std::string(error.what()).find("model.h5: cannot be written: No space left on device"),
-              std::string::npos);
+  for (const Calls calls : {Calls::in_tasks, Calls::on_calling_thread}) {
+    const test::TemporaryFolder folder;
+    for (const char* name : payload_files) folder.write(name, "");
+    ::setenv("TESSERA_FAULT", "payload:0:enospc", 1);
+    fault::arm(0);
+    ::unsetenv("TESSERA_FAULT");
+    fault::enter(fault::Phase::payload);
+    std::vector<PosixFile> files = open(folder, PosixFile::Mode::payload);
+    std::size_t filled = 0;
+    try {
+      write_payload(windows, files, calls, [&](const Slab&, std::byte*) { ++filled; });
+      FAIL() << "a full disk was not noticed";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), Exit::environment);
+      EXPECT_NE(std::string(error.what()).find("model.h5: cannot be written: No space left on device"),
+                std::string::npos);
+    }
+    EXPECT_LT(filled, slabs_of(state).size());
+    fault::enter(fault::Phase::close);
   }
-  EXPECT_LT(filled, slabs_of(state).size());
 }
 
 TEST(Payload, ThrowsWhereAFileEndsEarly) {

@@ -175,7 +175,7 @@ TEST_F(Convert, DamageIsNamedAndNothingIsLeft) {
   convert(hf_folder(at("hf"), mixtral_of(2, 32)), at("a"));
   const Checkpoint sound(at("a"));
   for (const StoredTensor& tensor : sound.tensors()) {
-    const std::int64_t last = tensor.parts.back().offset + tensor.parts.back().count * 4 - 1;
+    const std::int64_t last = tensor.datasets.back().offset + tensor.datasets.back().count * 4 - 1;
     flip(at("a") / "model.h5", last);
     for (Target target : {Target::tessera, Target::safetensors}) {
       ConvertOptions options;
@@ -281,7 +281,8 @@ TEST_F(Convert, ConfigurationsThatNoModelHereHas) {
                       {"llama", "num_key_value_heads", 3, "does not divide"},
                       {"llama", "tie_word_embeddings", 1, "neither true nor false"},
                       {"llama", "model_type", "gemma", "gemma"},
-                      {"llama", "model_type", nullptr, "gpt2, llama, mistral, mixtral, qwen2 and qwen3"},
+                      {"llama", "model_type", nullptr, "gpt2, llama, mistral, mixtral, qwen2, qwen3, qwen2_moe"},
+                      {"llama", "model_type", nullptr, "qwen3_moe, olmoe, glm4_moe and dots1"},
                       {"mixtral", "layer_types", {"chunked_attention"}, "chunked_attention"},
                       {"mixtral", "num_experts_per_tok", 4, "4 of 3"},
                       {"mixtral", "shared_expert_intermediate_size", 64, "unknown here"},

@@ -9,7 +9,7 @@
 #include <cstring>
 
 #include "kernels/digest/digest.hpp"
-#include "kernels/reference/digest.hpp"
+#include "tests/reference/digest.hpp"
 #include "tests/support/temporary_folder.hpp"
 
 namespace tessera {
@@ -30,6 +30,20 @@ TEST(Pattern, MatchesWithinAComponent) {
   EXPECT_FALSE(fits("*.md", "a.mdx"));
   EXPECT_FALSE(fits("*a*b*c", "xxaybabcd"));
   EXPECT_FALSE(fits("a.md", "A.md"));
+}
+
+// Only `?` and `*` are wildcards, and both count bytes.
+TEST(Pattern, TakesAllElseAsItIs) {
+  for (const char* name : {"a[1].md", "[a-z]", "[!a]", "a]", "a\\", "\\*", "a\\[b", "{a,b}", "~", "\xC3\xA9", "\xFF"})
+    EXPECT_TRUE(fits(name, name)) << name;
+  EXPECT_FALSE(fits("a[1].md", "a1.md"));
+  EXPECT_FALSE(fits("[a-z]", "b"));
+  EXPECT_FALSE(fits("\\*", "*"));
+  EXPECT_TRUE(fits("a\\*", "a\\bc"));
+  EXPECT_TRUE(fits("?[*]?", "\xFF[xy]\xC3"));
+  EXPECT_TRUE(fits("??", "\xC3\xA9")) << "two bytes";
+  EXPECT_FALSE(fits("?", "\xC3\xA9"));
+  EXPECT_FALSE(fits(std::string_view("a\0b", 3), "a"));
 }
 
 TEST(Pattern, CrossesFolders) {

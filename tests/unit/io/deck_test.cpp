@@ -9,6 +9,8 @@
 
 #include "core/config/keys.hpp"
 #include "core/config/retired.hpp"
+#include "core/config/values.hpp"
+#include "tests/support/drawn_keys.hpp"
 #include "tests/support/temporary_folder.hpp"
 
 namespace tessera {
@@ -59,72 +61,62 @@ TEST(Deck, ReadsTheSmallestDeck) {
   EXPECT_EQ(deck.config.data.files, List{"*.txt"});
 }
 
-/// A deck that gives every key.
-constexpr const char* every_key = R"(
-schema_version: 1
-run: {name: all, seed: 18446744073709551615, steps: 200, mfu_peak: 1.5, threads: 3, log_every: 50}
-model:
-  {layers: 4, hidden: 256, heads: 4, kv_heads: 2, head_dim: 32, ffn: 700, seq_len: 128, norm: rms,
-   norm_eps: 1e-6, qk_norm: true, position: rotary, rope_base: 5.0e5, activation: swiglu, bias: true, qkv_bias: true,
-   tied_head: true, vocab: 1000,
-   rope_scaling: {factor: 8, low_freq_factor: 2, high_freq_factor: 5, original_seq_len: 8192},
-   moe: {experts: 8, top_k: 2, weights: discrete, renormalize: false, balance_coef: 0.5, z_coef: 0.25,
-         ffn: 300, first_dense: 1, every: 3, shared_ffn: 200, shared_gate: true, scores: sigmoid, logits: bf16,
-         scale: 2.5, groups: 4, top_groups: 2, bias: true, bias_rate: 0.01,
-         balance_over: batch}}
-recompute: {mode: selective, modules: [mlp, moe]}
-data: {kind: tokens, root: ../corpus, files: [a.bin, "b c.bin"], mixture: [1, 1], eval_fraction: 0, shuffle: false,
-       eval_files: [val.bin], tokenizer: ../tok.json, eval_windows: tail, eval_seed: 9, seed: 8}
-batch: {global: 32, micro: 4}
-eval: {every_steps: 50, batches: 3}
-sample: {tokens: 0, prompt: "The \"one\"\n", every_steps: 20}
-precision: {compute: bf16, recipe: mxfp8_2d, primary_weights: bf16, fuse_wgrad: false, quantize_head: false,
-            bf16_first: 1, bf16_last: 2, statistics_every: 11, seed: 12}
-gather: {granularity: auto}
-reduce: {bucket_mib: 0.25, order: rank}
-optimizer: {matrices: muon, lr: 1e-3, beta1: 0.8, beta2: 0.9, eps: 1e-6, weight_decay: 0, moments: bf16,
-            clip: 2, schedule: wsd, warmup_steps: 5, decay_steps: 20, min_lr: 1.0E-4, max_skips: 2, skip_spikes: 4.5,
-            muon: {momentum: 0.9, nesterov: false, coefficients: polar_express, scale: rms}}
-comm: {timeout_s: 7}
-checkpoint: {dir: out/all, every_steps: 7, keep_last: 3, keep_every: 21, expert_layout: discrete, io: direct,
-             mpio_hints: {striping_factor: 8, romio_cb_write: "enable"}, async: false, quantized: true,
-             init_from: runs/a, init_missing: [a.weight, b.weight], init_rows: [c.weight],
-             init_ignore_extra: true, init_other_tokenizer: true}
-debug: {replica_hash_every: 5, spot_check_every: 6, confirm_skips: never, trace: t.jsonl, profile: p.json}
-proof: {gather_overlap: false, wire: auto, cuts: tile, staging: auto, reduce_overlap: false, graph: false,
-        copy_engines: false, share_gpu: true, mixed_hosts: true}
-)";
+/// Expects that every key was given by `source`, with the drawn value.
+void expect_drawn(const Deck& deck, const test::DrawnKeys& drawn, Source source) {
+  EXPECT_EQ(drawn.unlike(values_of(deck.config)), List{});
+  for (const auto& [key, value] : drawn.given) {
+    const auto origin = deck.provenance.origins.find(key);
+    ASSERT_NE(origin, deck.provenance.origins.end()) << key;
+    EXPECT_EQ(name_of(origin->second.source), name_of(source)) << key;
+  }
+}
 
+// Decks whose every key has another value than its default. Drawn values contradict each other, which is told beside.
 TEST(Deck, ReadsEveryKey) {
-  const RunConfig config = sound(every_key).config;
-  EXPECT_EQ(config.run, (RunSection{"all", 18446744073709551615u, 200, 1.5, 3, 50}));
-  const MoeConfig moe{8, 2, ExpertWeights::discrete, false, 0.5, 0.25, 300, 1, 3, 200, true, Scores::sigmoid,
-                      RouterLogits::bf16, 2.5, 4, 2, true, 0.01, BalanceOver::batch};
-  EXPECT_EQ(config.model, (ModelConfig{4, 256, 4, 2, 32, 700, 128, Norm::rms, Position::rotary, 5e5,
-                                       Activation::swiglu, true, true, 1000, moe, 1e-6, true, true,
-                                       RopeScalingConfig{8, 2, 5, 8192}}));
-  EXPECT_EQ(config.recompute, (RecomputeConfig{RecomputeMode::selective,
-                                               std::vector{RecomputeModule::mlp, RecomputeModule::moe}}));
-  EXPECT_EQ(config.data, (DataConfig{DataKind::tokens, std::string("/corpus"), {"a.bin", "b c.bin"}, 0.0,
-                                     std::uint64_t{8}, false, {"val.bin"}, "/tok.json", {1, 1}, EvalWindows::tail, 9}));
-  EXPECT_EQ(config.batch, (BatchConfig{32, 4}));
-  EXPECT_EQ(config.eval, (EvalConfig{50, 3}));
-  EXPECT_EQ(config.sample, (SampleConfig{0, "The \"one\"\n", 20}));
-  EXPECT_EQ(config.precision, (PrecisionConfig{Compute::bf16, RecipeName::mxfp8_2d, PrimaryWeights::bf16, false, false,
-                                               1, 2, 11, std::uint64_t{12}}));
-  EXPECT_EQ(config.gather, (GatherConfig{GatherGranularity::automatic}));
-  EXPECT_EQ(config.reduce, (ReduceConfig{0.25, ReduceOrder::rank}));
-  EXPECT_EQ(config.optimizer, (OptimizerConfig{MatrixRule::muon, 1e-3, 0.8, 0.9, 1e-6, 0,
-                                               Moments::bf16, 2, RateSchedule::wsd, 5, 20, 1e-4, 2, 4.5,
-                                               {0.9, false, MuonCoefficients::polar_express, MuonScale::rms}}));
-  EXPECT_EQ(config.comm, (CommConfig{7}));
-  EXPECT_EQ(config.checkpoint, (CheckpointConfig{std::string("out/all"), 7, 3, 21, ExpertLayout::discrete,
-                                                 CheckpointIo::direct,
-                                                 {{"romio_cb_write", "enable"}, {"striping_factor", "8"}}, false, true,
-                                                 "runs/a", {"a.weight", "b.weight"}, {"c.weight"}, true, true}));
-  EXPECT_EQ(config.debug, (DebugConfig{5, 6, ConfirmSkips::never, "t.jsonl", "p.json"}));
-  EXPECT_EQ(config.proof, (ProofConfig{false, GatherWire::automatic, GatherCuts::tile, GatherStaging::automatic, false,
-                                       false, false, true, true}));
+  for (unsigned seed = 0; seed < 20; ++seed) {
+    SCOPED_TRACE(seed);
+    RunConfig config;
+    test::DrawnKeys drawn(seed);
+    RunConfig::visit(config, drawn);
+    Problems contradictions;
+    expect_drawn(parse_deck(resolved_text({config, {}}), "/decks/every_key.yaml", {}, contradictions), drawn,
+                 Source::deck);
+    std::vector<Override> overrides;
+    for (const auto& [key, value] : drawn.given) overrides.push_back({key, value});
+    expect_drawn(parse_deck(small, "/decks/small.yaml", overrides, contradictions), drawn, Source::override);
+  }
+}
+
+TEST(Deck, ReadsValuesAsYamlWritesThem) {
+  const RunConfig config = sound(R"(
+schema_version: 1
+run: {name: all, seed: 18446744073709551615, steps: +200, mfu_peak: 1.5}
+model:
+  {layers: 4, hidden: 256, heads: 4, seq_len: 128, norm_eps: 1e-6, rope_base: 5.0e5, position: rotary, vocab: 1000}
+data: {kind: tokens, root: ../corpus, files: [a.bin, "b c.bin"], tokenizer: ../tok.json}
+batch:
+  global: 32
+  micro: 4
+sample: {prompt: "The \"one\"\n"}
+optimizer: {lr: 1e-3, weight_decay: 0, min_lr: 1.0E-4}
+checkpoint: {mpio_hints: {striping_factor: 8, romio_cb_write: "enable"}}
+)").config;
+  EXPECT_EQ(config.run.name, "all");
+  EXPECT_EQ(config.run.seed, 18446744073709551615u);
+  EXPECT_EQ(config.run.steps, 200);
+  EXPECT_EQ(config.run.mfu_peak, 1.5);
+  EXPECT_EQ(config.model.norm_eps, 1e-6);
+  EXPECT_EQ(config.model.rope_base, 5e5);
+  EXPECT_EQ(config.data.root.get(), "/corpus");
+  EXPECT_EQ(config.data.files, (List{"a.bin", "b c.bin"}));
+  EXPECT_EQ(config.data.tokenizer, "/tok.json");
+  EXPECT_EQ(config.batch.micro, 4);
+  EXPECT_EQ(config.sample.prompt, "The \"one\"\n");
+  EXPECT_EQ(config.optimizer.lr, 1e-3);
+  EXPECT_EQ(config.optimizer.weight_decay, 0);
+  EXPECT_EQ(config.optimizer.min_lr, 1e-4);
+  EXPECT_EQ(config.checkpoint.mpio_hints,
+            (std::map<std::string, std::string>{{"romio_cb_write", "enable"}, {"striping_factor", "8"}}));
 }
 
 TEST(Deck, KnowsWhoGaveEachValue) {

@@ -46,8 +46,14 @@ std::map<std::string, Content> content_of(const fs::path& folder) {
   return all;
 }
 
+/// Whether a tensor stays fp32 in a model of bf16: the bias by which a router chooses.
+bool stays_wide(std::string_view name) {
+  return name.ends_with("e_score_correction_bias") || name.ends_with("router.bias");
+}
+
 std::map<std::string, Content> rounded(std::map<std::string, Content> all) {
   for (auto& [name, content] : all) {
+    if (stays_wide(name)) continue;
     std::vector<std::byte> narrow(content.bytes.size() / 2);
     convert_elements(narrow.data(), DType::bf16, content.bytes.data(), content.type, content.shape.elements());
     content = {DType::bf16, content.shape, std::move(narrow)};
@@ -109,7 +115,8 @@ class HfGoldens : public testing::TestWithParam<const char*> {
 };
 INSTANTIATE_TEST_SUITE_P(Models, HfGoldens,
                          testing::Values("gpt2", "llama", "mixtral", "gpt2_fp16", "mistral", "llama3", "qwen2",
-                                         "qwen3"),
+                                         "qwen3", "qwen2_moe", "qwen3_moe", "olmoe", "glm4_moe", "glm4_moe_alone",
+                                         "dots1"),
                          [](const auto& model) { return model.param; });
 
 TEST_P(HfGoldens, OurForwardGivesTransformersLogits) {
@@ -134,8 +141,11 @@ TEST_P(HfGoldens, OutAgainIsWhatCameIn) {
   EXPECT_EQ(content_of(folder.path() / "out"), content_of(golden));
   const ForeignModel before = read_hf_config(golden / hf_config_file),
                      after = read_hf_config(folder.path() / "out" / hf_config_file);
-  // A Mistral without attention windows is a Llama.
-  EXPECT_EQ(before.family == Family::mistral ? Family::llama : before.family, after.family);
+  // A Mistral without attention windows is a Llama, and dots.llm1 a GLM 4.5 whose heads turn whole.
+  EXPECT_EQ(before.family == Family::mistral ? Family::llama
+            : before.family == Family::dots1 ? Family::glm4_moe
+                                             : before.family,
+            after.family);
   EXPECT_EQ(before.config.model, after.config.model);
 
   // The index knows every tensor, and no file is larger than it may be.
@@ -181,7 +191,8 @@ TEST_P(HfGoldens, Bf16IsTheRoundedModelOnEveryWay) {
   convert(golden, checkpoint, stored);
   const Checkpoint made(checkpoint);
   EXPECT_EQ(made.verify(), std::vector<std::string>{});
-  for (const StoredTensor& tensor : made.tensors()) EXPECT_EQ(tensor.type, DType::bf16);
+  for (const StoredTensor& tensor : made.tensors())
+    EXPECT_EQ(tensor.type, stays_wide(tensor.path()) ? DType::f32 : DType::bf16) << tensor.path();
   convert(checkpoint, folder.path() / "again", to_safetensors());  // in the types as stored
   EXPECT_EQ(content_of(folder.path() / "again"), wanted);
 
@@ -191,6 +202,68 @@ TEST_P(HfGoldens, Bf16IsTheRoundedModelOnEveryWay) {
   EXPECT_EQ(wide.content_digest, direct.content_digest);
   const Checkpoint widened(folder.path() / "wide");
   for (const StoredTensor& tensor : widened.tensors()) EXPECT_EQ(tensor.type, DType::f32);
+}
+
+/// Dense models whose feed-forward layers have no biases.
+class Upcycled : public testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Models, Upcycled, testing::Values("llama", "llama3", "mistral", "qwen2", "qwen3"),
+                         [](const auto& model) { return model.param; });
+
+TEST_P(Upcycled, IsTheDenseModel) {
+  const TemporaryFolder folder;
+  const fs::path golden = golden_folder(GetParam());
+  const json wanted = json::parse(read_file(golden / "golden.json"));
+  convert(golden, folder.path() / "dense");
+  for (const Upcycling how : {Upcycling{4, 2}, Upcycling{5, 1, 1, 1, 7}, Upcycling{3, 3, 0, 2}}) {
+    ConvertOptions options;
+    options.upcycling = how;
+    options.block_elements = 100;  // pieces end within an expert and between two
+    const fs::path made = folder.path() / "mixture", direct = folder.path() / "direct";
+    const ConvertReport report = convert(folder.path() / "dense", made, options);
+    const Checkpoint mixture(made);
+    EXPECT_EQ(mixture.verify(), std::vector<std::string>{});
+    EXPECT_LT(logits_error(mixture, wanted), tolerances::fp32_logits);
+    EXPECT_EQ(convert(golden, direct, options).content_digest, report.content_digest);
+    Problems problems;
+    const RunConfig config = parse_deck(mixture.deck(), "deck.yaml", {}, problems).config;
+    EXPECT_TRUE(problems.empty());
+    EXPECT_EQ(config.model.moe->experts, how.experts);
+    EXPECT_EQ(config.model.moe->top_k, how.top_k);
+    TinyGpt gpt(GptShape::from(config), 1);
+    for (ParamId id : gpt.params.ids()) {
+      const ParamSpec& spec = gpt.registry[id];
+      if (spec.role != Role::router) continue;
+      const Tensor drawn = gpt.device.allocate(Category::staging, DType::f32, spec.canonical.shape);
+      fill_normal(gpt.device.compute(), drawn, random_key(how.seed, "init", spec.canonical.name, 0), 0,
+                  spec.start.deviation);
+      EXPECT_EQ(weight(mixture, spec), download_real(gpt.device, drawn)) << spec.name;
+    }
+    fs::remove_all(made);
+    fs::remove_all(direct);
+  }
+}
+
+TEST(Upcycling, RefusesWhatIsNoMixture) {
+  const TemporaryFolder folder;
+  const auto refuses = [&](const char* model, const Upcycling& how, Exit code, const std::string& word) {
+    ConvertOptions options;
+    options.upcycling = how;
+    try {
+      convert(golden_folder(model), folder.path() / "out", options);
+      ADD_FAILURE() << model;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), code) << error.what();
+      EXPECT_NE(std::string(error.what()).find(word), std::string::npos) << error.what();
+    }
+    EXPECT_FALSE(fs::exists(folder.path() / "out"));
+  };
+  refuses("mixtral", {4, 2}, Exit::file, "model.moe: ");
+  refuses("gpt2", {4, 2}, Exit::file, "model.bias: ");
+  refuses("llama", {4, 5}, Exit::usage, "model.moe.top_k: 5 of 4 experts");
+  refuses("llama", {4, 2, 2}, Exit::usage, "model.moe.first_dense: ");
+  EXPECT_EQ(read_upcycling("experts=8,top_k=2,seed=3,every=2,first_dense=1").first_dense, 1);
+  for (const char* text : {"", "experts=8", "experts=0,top_k=1", "experts=8,top_k=x", "experts=8,top_k=2,ffn=3", "8,2"})
+    EXPECT_THROW(read_upcycling(text), Error) << text;
 }
 
 }  // namespace

@@ -12,7 +12,7 @@
 #include "io/convert/safetensors.hpp"
 #include "io/files/posix_file.hpp"
 #include "io/hdf5/file.hpp"
-#include "kernels/reference/quantize.hpp"
+#include "tests/reference/quantize.hpp"
 #include "tests/support/compare.hpp"
 #include "tests/support/quantized.hpp"
 

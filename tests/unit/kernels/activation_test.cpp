@@ -6,7 +6,7 @@
 #include <limits>
 #include <numeric>
 
-#include "kernels/reference/activation.hpp"
+#include "tests/reference/activation.hpp"
 #include "tests/support/compare.hpp"
 #include "tests/support/finite_differences.hpp"
 #include "tests/support/on_device.hpp"

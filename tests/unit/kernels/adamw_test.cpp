@@ -5,7 +5,7 @@
 #include <cmath>
 #include <limits>
 
-#include "kernels/reference/adamw.hpp"
+#include "tests/reference/adamw.hpp"
 #include "tests/support/compare.hpp"
 #include "tests/support/on_device.hpp"
 
@@ -61,9 +61,8 @@ class DeviceRuns {
                        rounds ? shifted(rounded(run.master), shift) : Tensor{}});
     }
     table_ = AdamWTable(runs_);
-    const Tensor memory = device.allocate(Category::optimizer, DType::u8, {AdamWTable::bytes(std::ssize(host))});
-    table_.place(memory);
-    device.upload(device.compute(), memory, table_.image());
+    table_.bind(device.allocate(Category::optimizer, DType::u8, {AdamWTable::bytes_of(std::ssize(host))}));
+    device.upload(device.compute(), table_);
   }
   const AdamWTable& table() const { return table_; }
   const Tensor& master(std::size_t run) const { return runs_[run].master; }
@@ -182,9 +181,8 @@ TEST(AdamW, WritesNothingBetweenRuns) {
     runs.push_back({part(master), part(m), part(v), part(gradient), 0.25f * static_cast<float>(i)});
   }
   AdamWTable table(runs);
-  const Tensor memory = device.allocate(Category::optimizer, DType::u8, {AdamWTable::bytes(3)});
-  table.place(memory);
-  device.upload(device.compute(), memory, table.image());
+  table.bind(device.allocate(Category::optimizer, DType::u8, {AdamWTable::bytes_of(3)}));
+  device.upload(device.compute(), table);
   const Cell<AdamWClock> clock(device, {});
   const Cell<ClipResult> clip(device, {});
   const Cell<float> rate(device, 1.0f);
@@ -247,8 +245,8 @@ TEST(AdamW, RefusesOtherTypesAndSizes) {
   EXPECT_THROW(table({{four, four, four, half}}), Error);
   EXPECT_THROW(table({{four, four, four, four}, {four, half, half, four}}), Error);
   AdamWTable one = table({{four, four, four, four}});
-  EXPECT_THROW(one.place(four), Error) << "of another size";
-  EXPECT_THROW(adamw_step(device.compute(), {}, one, nullptr, nullptr, nullptr), Error) << "without a place";
+  EXPECT_THROW(one.bind(four), Error) << "of another size";
+  EXPECT_THROW(adamw_step(device.compute(), {}, one, nullptr, nullptr, nullptr), Error) << "not bound";
 }
 
 }  // namespace

@@ -2,20 +2,16 @@
 
 #include <gtest/gtest.h>
 
-#include "kernels/reference/attention.hpp"
+#include "tests/reference/attention.hpp"
 #include "tests/support/compare.hpp"
 #include "tests/support/norm.hpp"
 #include "tests/support/on_device.hpp"
+#include "tests/support/shown.hpp"
 
 namespace tessera {
 namespace {
 
 using namespace test;
-
-/// Tolerance: in bf16 softmax's weights are rounded before they multiply the values, half an ulp each, besides the
-/// result's own rounding.
-template <class T>
-constexpr double attention_tolerance = std::is_same_v<T, bf16> ? 6e-3 : sum_tolerance<T>;
 
 template <class T>
 std::vector<double> wide(const std::vector<T>& v) {
@@ -69,6 +65,7 @@ TYPED_TEST(Attention, AgreesWithTheReference) {
   using T = TypeParam;
   using A = Accumulator<T>;
   for (const AttentionShape& shape : shapes) {
+    SCOPED_TRACE(shown(shape.sequences, shape.length, shape.heads, shape.kv_heads, shape.head_dim));
     Case<T> c(shape);
     c.run();
     const auto qkv = wide(on_host<T>(c.device, c.qkv)), dout = wide(on_host<T>(c.device, c.dout));
@@ -111,6 +108,7 @@ TYPED_TEST(Attention, ATokenSeesNoneAfterIt) {
 TYPED_TEST(Attention, EqualOperandsGiveEqualBits) {
   using T = TypeParam;
   for (const AttentionShape& shape : {AttentionShape{3, 150, 4, 2, 16}, {2, 129, 4, 2, 32}, {2, 500, 4, 2, 128}}) {
+    SCOPED_TRACE(shown(shape.sequences, shape.length, shape.heads, shape.kv_heads, shape.head_dim));
     Case<T> c(shape);
     c.run();
     const auto out = on_host<T>(c.device, c.out), dqkv = on_host<T>(c.device, c.dqkv);
@@ -134,8 +132,8 @@ TYPED_TEST(Attention, NoSequencesGiveNothing) {
   c.run();
 }
 
-/// One sequence alone, and many like it: enough of everything that each block of a GPU's kernels works on several
-/// heads, and at times has less to do than its threads could.
+/// One sequence alone, and many like it. They are enough of everything that each block of a GPU's kernels works on
+/// several heads. At times each has less to do than its threads could.
 struct Repeated {
   explicit Repeated(const AttentionShape& s) : all(s), one({1, s.length, s.heads, s.kv_heads, s.head_dim}) {
     repeat(all.qkv, one.qkv), repeat(all.dout, one.dout);
@@ -196,6 +194,9 @@ TEST(AttentionChecks, RefusesWhatDoesNotFit) {
   const Tensor odd = poisoned<float>(c.device, {4, 7});
   EXPECT_THROW(rotary_table(c.stream, odd, 10000), Error);
   EXPECT_THROW(rotary(c.stream, c.shape, c.qkv, odd, Rotation::forward), Error);
+  const Tensor wide = poisoned<float>(c.device, {4, 10}), longer = poisoned<float>(c.device, {5, 8});
+  EXPECT_THROW(rotary(c.stream, c.shape, c.qkv, wide, Rotation::forward), Error);
+  EXPECT_THROW(rotary(c.stream, c.shape, c.qkv, longer, Rotation::forward), Error);
 }
 
 TYPED_TEST(Attention, RotaryTurnsPairsAndTurnsThemBack) {
@@ -204,19 +205,22 @@ TYPED_TEST(Attention, RotaryTurnsPairsAndTurnsThemBack) {
   const double base = 10000;
   Device device;
   Stream& stream = device.compute();
-  for (const AttentionShape& shape : {AttentionShape{2, 19, 3, 1, 10}, AttentionShape{2, 19, 3, 1, 48}}) {
+  // Whole heads, and the first half, less, or a part that no vector ends with.
+  for (const auto& [dim, turned] : {std::pair<int, int>{10, 10}, {48, 48}, {48, 24}, {64, 32}, {10, 6}, {24, 2}}) {
+    const AttentionShape shape{2, 19, 3, 1, dim};
+    SCOPED_TRACE(shown(dim, turned));
     const auto values = uniform<T>(2 * 19 * shape.columns(), 4);
     const Tensor qkv = on_device(device, {2 * 19, shape.columns()}, values);
-    const Tensor table = poisoned<A>(device, {19, shape.head_dim});
+    const Tensor table = poisoned<A>(device, {19, turned});
     rotary_table(stream, table, base);
     std::vector<A> rounded;
-    for (double v : reference::rotary_table(19, shape.head_dim, base)) rounded.push_back(static_cast<A>(v));
+    for (double v : reference::rotary_table(19, turned, base)) rounded.push_back(static_cast<A>(v));
     EXPECT_TRUE(near(on_host<A>(device, table), rounded, std::is_same_v<A, float> ? 1e-7 : 1e-14));
     rotary(stream, shape, qkv, table, Rotation::forward);
-    EXPECT_TRUE(rounded_once(on_host<T>(device, qkv), reference::rotary(shape, wide(values), base, 1)));
-    const auto turned = wide(on_host<T>(device, qkv));
+    EXPECT_TRUE(rounded_once(on_host<T>(device, qkv), reference::rotary(shape, wide(values), turned, base, 1)));
+    const auto there = wide(on_host<T>(device, qkv));
     rotary(stream, shape, qkv, table, Rotation::inverse);
-    EXPECT_TRUE(rounded_once(on_host<T>(device, qkv), reference::rotary(shape, turned, base, -1)));
+    EXPECT_TRUE(rounded_once(on_host<T>(device, qkv), reference::rotary(shape, there, turned, base, -1)));
   }
 }
 

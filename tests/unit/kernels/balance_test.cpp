@@ -4,9 +4,10 @@
 
 #include <limits>
 
-#include "kernels/reference/balance.hpp"
+#include "tests/reference/balance.hpp"
 #include "tests/support/compare.hpp"
 #include "tests/support/on_device.hpp"
+#include "tests/support/shown.hpp"
 
 namespace tessera {
 namespace {
@@ -43,6 +44,7 @@ TEST(BalanceStep, EqualsReference) {
   Device device;
   // Shares that are whole, that are not, and of the largest counts that are exact.
   for (const double slots : {840.0, 1000.0, 1e7}) {
+    SCOPED_TRACE(test::shown(slots));
     const Slice slice(slots);
     for (const float rate : {0.001f, 0.0f})
       for (const std::int32_t skip : {0, ClipResult::not_finite, ClipResult::spike}) {

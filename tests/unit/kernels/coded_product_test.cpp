@@ -9,7 +9,7 @@
 #include "kernels/convert/convert.hpp"
 #include "kernels/gemm/gemm.hpp"
 #include "kernels/gemm/route.hpp"
-#include "kernels/reference/activation.hpp"
+#include "tests/reference/activation.hpp"
 #include "tests/support/coded_factor.hpp"
 
 namespace tessera {
@@ -25,7 +25,7 @@ using Recipes = ::testing::Types<test::FormatsOfBlocks, test::FormatsOfTensors, 
                                  Formats<formats::Nvfp4, formats::Nvfp4OneD>>;
 
 
-/// Tolerance of sums in fp32, relative to the largest product: tensor cores that multiply codes align a few products at
+/// Tolerance of sums in fp32, relative to the largest product. Tensor cores that multiply codes align a few products at
 /// a time to the largest of them and keep 13 bits.
 double tolerance_of(gemm::Route route) { return route == gemm::Route::native ? 2e-3 : 2e-5; }
 

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <bit>
 
-#include "kernels/reference/convert.hpp"
+#include "tests/reference/convert.hpp"
 #include "tests/support/compare.hpp"
 #include "tests/support/on_device.hpp"
 
@@ -128,9 +128,9 @@ TYPED_TEST(ConvertPairs, EqualsConvertingEachAndTouchesNoOther) {
   }
   const std::vector<TypeParam> poison = on_host<TypeParam>(device, poisoned<TypeParam>(device, {9001}));
   ConvertTable table(pairs);
-  const Tensor memory = device.allocate(Category::staging, DType::u8, {table.bytes()});
-  device.upload(device.compute(), memory, table.image());
-  table.place(memory);
+  EXPECT_THROW(convert(device.compute(), table, 0, 1), Error) << "not bound";
+  table.bind(device.allocate(Category::staging, DType::u8, {table.bytes()}));
+  device.upload(device.compute(), table);
   for (int first = 0; first <= table.pairs(); ++first)
     for (int last = first; last <= table.pairs(); ++last) {
       const std::int64_t before = device.compute().launches();

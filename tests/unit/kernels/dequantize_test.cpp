@@ -2,10 +2,11 @@
 
 #include "kernels/base/runtime.hpp"
 #include "kernels/quantize/quantize.hpp"
-#include "kernels/reference/quantize.hpp"
+#include "tests/reference/quantize.hpp"
 #include "tests/support/compare.hpp"
 #include "tests/support/every_format.hpp"
 #include "tests/support/quantized.hpp"
+#include "tests/support/shown.hpp"
 
 namespace tessera {
 namespace {
@@ -109,6 +110,7 @@ TYPED_TEST(Dequantize, SwizzlesAsTheGemmReads) {
   using F = TypeParam;
   if constexpr (formats::swizzles<F>()) {
     for (const Matrix m : {Matrix{160, 288}, Matrix{32, 96}, Matrix{288, 160}}) {
+      SCOPED_TRACE(test::shown(m.rows, m.columns));
       Made<F, float> made(this->device, m, 8);
       test::Guarded swizzled[2];
       Copy* copies[2] = {&made.item.rowwise, &made.item.columnwise};

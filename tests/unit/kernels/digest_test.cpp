@@ -5,7 +5,7 @@
 #include <bit>
 #include <cstring>
 
-#include "kernels/reference/digest.hpp"
+#include "tests/reference/digest.hpp"
 #include "tests/support/on_device.hpp"
 
 namespace tessera {

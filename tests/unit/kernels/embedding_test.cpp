@@ -4,7 +4,7 @@
 
 #include <limits>
 
-#include "kernels/reference/embedding.hpp"
+#include "tests/reference/embedding.hpp"
 #include "tests/support/compare.hpp"
 #include "tests/support/on_device.hpp"
 
@@ -41,7 +41,7 @@ TYPED_TEST(Embedding, ForwardEqualsReference) {
       const Tensor places = length == 0 ? Tensor{} : on_device(device, Shape{length, columns}, positions);
       const Tensor y = poisoned<T>(device, {rows, columns});
       const Tensor table = on_device(device, Shape{vocabulary, columns}, tokens);
-      embedding_forward(device.compute(), y, on_device(device, ids), table, places);
+      embedding_forward(device.compute(), y, on_device(device, ids), {table, places});
       const auto wanted = reference::embedding_forward(ids, in_double(tokens), in_double(positions),
                                                        static_cast<std::size_t>(columns));
       EXPECT_TRUE(near(on_host<T>(device, y), wanted, test::tolerance<T>));
@@ -88,9 +88,9 @@ TYPED_TEST(Embedding, NoRows) {
   using T = TypeParam;
   using A = Accumulator<T>;
   Device device;
-  Arena arena = device.arena(Category::activations, 1 << 16);
+  Arena arena = device.arena(Category::activations, 1 << 20);
   const Tensor ids = on_device(device, Ids{}), dy = poisoned<T>(device, {0, 7}), tokens = poisoned<T>(device, {3, 7});
-  EXPECT_NO_THROW(embedding_forward(device.compute(), dy, ids, tokens, {}));
+  EXPECT_NO_THROW(embedding_forward(device.compute(), dy, ids, {tokens, {}}));
   const Gradient first{poisoned<A>(device, {3, 7}), 0};
   const Gradient second{on_device(device, Shape{3, 7}, std::vector<A>(21, A(2))), 1};
   const Gradient places{poisoned<A>(device, {3, 7}), 0};
@@ -106,7 +106,7 @@ TYPED_TEST(Embedding, NanReachesItsTokenAlone) {
   using T = TypeParam;
   using A = Accumulator<T>;
   Device device;
-  Arena arena = device.arena(Category::activations, 1 << 16);
+  Arena arena = device.arena(Category::activations, 1 << 20);
   auto dy = uniform<T>(4 * 7, 8);
   for (std::size_t j = 14; j < 21; ++j) dy[j] = T(std::numeric_limits<float>::quiet_NaN());
   const Gradient d{poisoned<A>(device, {3, 7}), 0};
@@ -119,12 +119,12 @@ TYPED_TEST(Embedding, NanReachesItsTokenAlone) {
 TEST(EmbeddingChecks, RefuseWhatDoesNotFit) {
   Device device;
   Stream& s = device.compute();
-  Arena arena = device.arena(Category::activations, 1 << 16);
+  Arena arena = device.arena(Category::activations, 1 << 20);
   const Tensor ids = on_device(device, Ids{0, 1}), y = poisoned<float>(device, {2, 3});
   const Tensor wide = poisoned<float>(device, {5, 4}), tokens = poisoned<float>(device, {5, 3});
-  EXPECT_THROW(embedding_forward(s, y, ids, wide, {}), Error);
-  EXPECT_THROW(embedding_forward(s, y, ids, tokens, wide), Error);
-  EXPECT_THROW(embedding_forward(s, poisoned<float>(device, {3, 3}), ids, tokens, {}), Error);
+  EXPECT_THROW(embedding_forward(s, y, ids, {wide, {}}), Error);
+  EXPECT_THROW(embedding_forward(s, y, ids, {tokens, wide}), Error);
+  EXPECT_THROW(embedding_forward(s, poisoned<float>(device, {3, 3}), ids, {tokens, {}}), Error);
   EXPECT_THROW(embedding_token_gradient(s, arena, {wide, 0}, ids, y), Error);
   EXPECT_THROW(embedding_position_gradient(s, {wide, 0}, y), Error);
   EXPECT_THROW(embedding_position_gradient(s, {poisoned<double>(device, {2, 3}), 0}, y), Error) << "fp32 sums of fp32";

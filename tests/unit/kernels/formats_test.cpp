@@ -7,6 +7,7 @@
 #include <set>
 
 #include "tests/support/every_format.hpp"
+#include "tests/support/shown.hpp"
 
 namespace tessera::formats {
 namespace {
@@ -278,6 +279,7 @@ TEST(Fp8Tensor, FillsTheRangeByOnePowerOfTwo) {
 // What a product's alpha takes of a tensor's scale, by a format chosen at run time.
 TEST(Registry, KnowsTheStepOfATensor) {
   for (const float amax : {0.0f, 0.3f, 17.0f, 0x1p-130f}) {
+    SCOPED_TRACE(test::shown(amax));
     EXPECT_EQ(tensor_step(Registry{}, id_of<Nvfp4>, amax), amax * (1.0f / 2688.0f));
     EXPECT_EQ(tensor_step(Registry{}, id_of<Fp8TensorE5m2>, amax), Fp8TensorE5m2::tensor_step(amax));
     EXPECT_EQ(tensor_step(Registry{}, id_of<Fp8Block>, amax), 1.0f);

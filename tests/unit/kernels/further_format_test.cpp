@@ -5,7 +5,7 @@
 #include "kernels/base/runtime.hpp"
 #include "kernels/quantize/host_dequantize.hpp"
 #include "kernels/quantize/host_quantize.hpp"
-#include "kernels/reference/quantize.hpp"
+#include "tests/reference/quantize.hpp"
 #include "tests/support/compare.hpp"
 #include "tests/support/quantized.hpp"
 
@@ -121,7 +121,7 @@ TEST(FurtherFormat, IsDispatchedQuantizedAndDecodedByTheSameCode) {
       if (F::tensor_amax) return;  // a launch of its own comes first
       Quantized<F> q(device, m, x);
       q.each_patch(q.values, [](const auto& d, const auto& p) {
-        quantizer::host::quantize_patch<F, quantizer::Mode<quantizer::FromMaster, Purpose::weight>>(d, p);
+        quantizer::host::quantize_patch<F, quantizer::Mode<quantizer::FromMaster>>(d, p);
       });
       compare<F, Side::rowwise>(device, q, x);
       compare<F, Side::columnwise>(device, q, x);

@@ -6,11 +6,12 @@
 
 #include "kernels/base/math.hpp"
 #include "kernels/base/runtime.hpp"
-#include "kernels/reference/activation.hpp"
-#include "kernels/reference/gemm.hpp"
+#include "tests/reference/activation.hpp"
+#include "tests/reference/gemm.hpp"
 #include "tests/support/compare.hpp"
 #include "tests/support/norm.hpp"
 #include "tests/support/on_device.hpp"
+#include "tests/support/shown.hpp"
 
 namespace tessera {
 namespace {
@@ -58,6 +59,7 @@ TYPED_TEST(Gemm, ForwardAgreesWithTheReference) {
   using T = TypeParam;
   Layer<T> l;
   for (const Linear& n : sizes) {
+    SCOPED_TRACE(shown(n.rows, n.out, n.in));
     l.fill(n);
     const Tensor y = poisoned<T>(l.device, {n.rows, n.out});
     linear_forward(l.stream, y, l.x, {l.w}, l.bias);
@@ -72,6 +74,7 @@ TYPED_TEST(Gemm, GeluIsTakenOfTheSum) {
   using T = TypeParam;
   Layer<T> l;
   for (const Linear& n : {Linear{70, 130, 48}, Linear{300, 264, 136}, Linear{385, 384, 72}}) {
+    SCOPED_TRACE(shown(n.rows, n.out, n.in));
     l.fill(n);
     const Tensor plain = poisoned<T>(l.device, {n.rows, n.out});
     const Tensor pre = poisoned<T>(l.device, {n.rows, n.out});
@@ -97,6 +100,7 @@ TYPED_TEST(Gemm, InputGradientAgreesWithTheReference) {
   using T = TypeParam;
   Layer<T> l;
   for (const Linear& n : sizes) {
+    SCOPED_TRACE(shown(n.rows, n.out, n.in));
     l.fill(n);
     const Tensor dx = poisoned<T>(l.device, {n.rows, n.in});
     linear_input_gradient(l.stream, dx, l.dy, {l.w});
@@ -109,6 +113,7 @@ TYPED_TEST(Gemm, GeluInputGradientAgreesWithTheReference) {
   using T = TypeParam;
   Layer<T> l;
   for (const Linear& n : {Linear{37, 65, 33}, Linear{128, 256, 264}, Linear{300, 200, 264}, Linear{385, 384, 72}}) {
+    SCOPED_TRACE(shown(n.rows, n.out, n.in));
     l.fill(n);
     const Tensor dpre = poisoned<T>(l.device, {n.rows, n.in});
     linear_gelu_input_gradient(l.stream, dpre, l.dy, {l.w}, l.x);
@@ -134,6 +139,7 @@ TYPED_TEST(Gemm, WeightGradientAccumulates) {
   using Sum = Accumulator<T>;
   Layer<T> l;
   for (const Linear& n : sizes) {
+    SCOPED_TRACE(shown(n.rows, n.out, n.in));
     l.fill(n);
     Gradient dw{poisoned<Sum>(l.device, {n.out, n.in})};
     linear_weight_gradient(l.stream, dw, l.dy, l.x);
@@ -172,6 +178,7 @@ TYPED_TEST(Gemm, BiasGradientSumsColumns) {
   using Sum = Accumulator<T>;
   Layer<T> l;
   for (const Linear& n : {Linear{1, 1, 1}, Linear{1000, 129, 1}, Linear{5000, 260, 1}}) {
+    SCOPED_TRACE(shown(n.rows, n.out, n.in));
     const Tensor dy = l.random({n.rows, n.out}, 5);
     Gradient db{poisoned<Sum>(l.device, {n.out})};
     bias_gradient(l.stream, db, dy);
@@ -364,6 +371,7 @@ TYPED_TEST(Experts, NanStaysWithItsExpertAndEqualOperandsGiveEqualBits) {
   using T = TypeParam;
   using Sum = Accumulator<T>;
   for (const Sides& s : sides) {
+    SCOPED_TRACE(shown(s.out, s.in));
     ExpertLayer<T> l(s);
     const Operand grouped = l.grouped();
     const Tensor y = poisoned<T>(l.device, {rows, s.out}), dx = poisoned<T>(l.device, {rows, s.in});

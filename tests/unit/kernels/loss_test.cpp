@@ -4,10 +4,11 @@
 
 #include <limits>
 
-#include "kernels/reference/loss.hpp"
+#include "tests/reference/loss.hpp"
 #include "tests/support/compare.hpp"
 #include "tests/support/finite_differences.hpp"
 #include "tests/support/on_device.hpp"
+#include "tests/support/shown.hpp"
 
 namespace tessera {
 namespace {
@@ -34,9 +35,9 @@ template <class T> struct Case {
   }
   Tensor put() { return on_device(device, Shape{size.rows, size.padded}, logits); }
   double loss(const Tensor& dlogits, const Tensor& from, double scale = 1, double before = 0) {
-    const Tensor sum = on_device(device, std::vector<double>{before});
+    const Tensor sum = on_device(device, std::vector<double>{before}), factor = on_device(device, std::vector{scale});
     cross_entropy(device.compute(), arena, sum.as<double>(), dlogits, from, on_device(device, targets), size.vocabulary,
-                  scale);
+                  factor);
     return on_host<double>(device, sum).front();
   }
 
@@ -53,6 +54,7 @@ TYPED_TEST_SUITE(CrossEntropy, test::Reals);
 TYPED_TEST(CrossEntropy, EqualsReferenceAndLeavesPaddingZero) {
   using T = TypeParam;
   for (const Size& size : sizes) {
+    SCOPED_TRACE(test::shown(size.rows, size.vocabulary, size.padded));
     Case<T> c(size, 4);
     const double scale = 0.25 * static_cast<double>(size.vocabulary);  // so that gradients are about 1
     const auto wanted =
@@ -99,11 +101,35 @@ TYPED_TEST(CrossEntropy, NanReachesTheSumAndItsRowAlone) {
   }
 }
 
+TYPED_TEST(CrossEntropy, RowsWithoutATargetCountInNothing) {
+  using T = TypeParam;
+  for (const Size& size : sizes)
+    for (const double share : {0.3, 1.0}) {
+      Case<T> c(size, 4);
+      const auto draws = uniform<double>(size.rows, 33, 0, 1);
+      for (std::size_t m = 0; m < c.targets.size(); ++m)
+        if (draws[m] < share) {
+          c.targets[m] = no_target;
+          const auto row = c.logits.begin() + static_cast<std::ptrdiff_t>(m) * size.padded;
+          std::fill(row, row + size.padded, T(nan));
+        }
+      const double scale = 0.25 * static_cast<double>(size.vocabulary);
+      const auto wanted =
+          reference::cross_entropy(in_double(c.logits), c.targets, static_cast<std::size_t>(size.vocabulary), scale);
+      const Tensor logits = c.put(), d = poisoned<T>(c.device, logits.shape);
+      const double sum = c.loss(d, logits, scale, 7);
+      EXPECT_TRUE(near(std::vector{sum}, std::vector{7 + wanted.sum}, test::tolerance<Accumulator<T>>));
+      EXPECT_TRUE(near(on_host<T>(c.device, d), wanted.dlogits, test::tolerance<T>));
+      EXPECT_EQ(c.loss({}, logits, scale, 7), sum) << "without a gradient";
+    }
+}
+
 TYPED_TEST(CrossEntropy, NoRows) {
   using T = TypeParam;
   Case<T> c({1, 5, 8}, 1);
   const Tensor none = poisoned<T>(c.device, {0, 8}), sum = on_device(c.device, std::vector<double>{3});
-  cross_entropy(c.device.compute(), c.arena, sum.as<double>(), none, none, on_device(c.device, Targets{}), 5, 1);
+  cross_entropy(c.device.compute(), c.arena, sum.as<double>(), none, none, on_device(c.device, Targets{}), 5,
+                on_device(c.device, std::vector{1.0}));
   EXPECT_EQ(on_host<double>(c.device, sum).front(), 3);
 }
 

@@ -1,11 +1,11 @@
-// Statistics of quantizers: every field equals the serial reference's, for every format, side and purpose, and those of
+// Statistics of quantizers. Every field equals the serial reference's, for every format, side and purpose. Those of
 // parts of a weight add up to those of the whole.
 #include <gtest/gtest.h>
 
 #include "kernels/activation/activation.hpp"
 #include "kernels/convert/convert.hpp"
 #include "kernels/quantize/draws.hpp"
-#include "kernels/reference/measure.hpp"
+#include "tests/reference/measure.hpp"
 #include "tests/support/quantized_case.hpp"
 
 namespace tessera {
@@ -13,6 +13,9 @@ namespace {
 
 using formats::Matrix;
 
+constexpr Purpose purposes[] = {Purpose::activation, Purpose::gradient, Purpose{Purpose::Role::activation},
+                                Purpose{Purpose::Role::gradient, true, false},
+                                Purpose{Purpose::Role::gradient, false, true}};
 constexpr Matrix sizes[] = {{16, 48}, {32, 96}, {160, 160}};
 
 Tensor cleared(Device& device) {
@@ -61,8 +64,8 @@ struct Measure : ::testing::Test {
   Device device;
 
   void compare(test::Case<F>& c, Purpose purpose, Side side, const std::vector<std::int32_t>& tokens) {
-    const bool rotated = F::hadamard && side == Side::columnwise,
-               at_random = F::hadamard && purpose == Purpose::gradient;
+    const bool rotated = F::hadamard && purpose.rotates && side == Side::columnwise,
+               at_random = F::hadamard && purpose.draws;
     const Tensor sums = cleared(device);
     const Tensor on_device = tokens.empty() ? Tensor{} : test::on_device(device, tokens);
     measure_copy(device.compute(), formats::id_of<F>, c.item, purpose, side, {}, on_device, sums);
@@ -88,7 +91,7 @@ TYPED_TEST(Measure, GivesTheReferencesFields) {
     const Tensor step = test::on_device(this->device, std::vector<std::uint64_t>{5});
     for (const Matrix m : sizes)
       for (const bool odd : {false, true})
-        for (const Purpose purpose : {Purpose::activation, Purpose::gradient}) {
+        for (const Purpose purpose : purposes) {
           if (!formats::takes<F>(Side::rowwise, m) || !formats::takes<F>(Side::columnwise, m)) continue;
           test::Case<F> c(this->device, m, 1, DType::bf16, 3, odd);
           c.item.draws = {11, 12, 13, step, 77, {}};

@@ -7,10 +7,11 @@
 #include <limits>
 #include <numeric>
 
-#include "kernels/reference/moe.hpp"
+#include "tests/reference/moe.hpp"
 #include "tests/support/compare.hpp"
 #include "tests/support/finite_differences.hpp"
 #include "tests/support/on_device.hpp"
+#include "tests/support/shown.hpp"
 
 namespace tessera {
 namespace {
@@ -155,6 +156,7 @@ TYPED_TEST(Route, BiasChoosesAndDoesNotWeigh) {
 // Gradients of a bias are counts: of all sequences, onto those of micro-batches before.
 TYPED_TEST(Route, LoadIsAddedUp) {
   for (const RouterShape& shape : shapes) {
+    SCOPED_TRACE(test::shown(shape.sequences, shape.length, shape.experts, shape.top_k, shape.row_multiple));
     Router<TypeParam> r(shape);
     r.route(logits_for<TypeParam>(shape));
     std::vector<TypeParam> wanted(static_cast<std::size_t>(shape.experts));
@@ -287,6 +289,7 @@ TEST(Arrival, EqualsReference) {
 
 TYPED_TEST(Route, RowsOfAnExpertAreCounted) {
   for (const RouterShape& shape : shapes) {
+    SCOPED_TRACE(test::shown(shape.sequences, shape.length, shape.experts, shape.top_k, shape.row_multiple));
     Router<TypeParam> r(shape);
     r.route(logits_for<TypeParam>(shape));
     const Tensor counts = r.i32({shape.experts});
@@ -335,6 +338,7 @@ TYPED_TEST(Route, NoTokens) {
 
 TYPED_TEST(Route, AuxiliaryLossesAddTheReference) {
   for (const RouterShape& shape : ruled_shapes()) {
+    SCOPED_TRACE(test::shown(shape.sequences, shape.length, shape.experts, shape.top_k, shape.row_multiple));
     const auto logits = logits_for<TypeParam>(shape);
     Router<TypeParam> r(shape);
     r.route(logits);
@@ -354,6 +358,7 @@ TYPED_TEST(Route, AuxiliaryLossesAddTheReference) {
 
 TYPED_TEST(Route, BusiestExpertIsTheReferences) {
   for (const RouterShape& shape : shapes) {
+    SCOPED_TRACE(test::shown(shape.sequences, shape.length, shape.experts, shape.top_k, shape.row_multiple));
     const auto logits = logits_for<TypeParam>(shape);
     Router<TypeParam> r(shape);
     r.route(logits);
@@ -366,6 +371,7 @@ TYPED_TEST(Route, BusiestExpertIsTheReferences) {
 
 TYPED_TEST(Route, BackwardEqualsReference) {
   for (const RouterShape& shape : ruled_shapes()) {
+    SCOPED_TRACE(test::shown(shape.sequences, shape.length, shape.experts, shape.top_k, shape.row_multiple));
     const auto logits = logits_for<TypeParam>(shape), dweight = uniform<TypeParam>(shape.slots(), 43);
     const double balance = 0.7 * static_cast<double>(shape.length), z = 0.3;
     Router<TypeParam> r(shape);
@@ -395,6 +401,7 @@ TEST(RouteGradient, IsTheDerivative) {
       ruled.push_back(shape);
     }
   for (const RouterShape& shape : ruled) {
+    SCOPED_TRACE(test::shown(shape.sequences, shape.length, shape.experts, shape.top_k, shape.row_multiple));
     Router<double> r(shape);
     const auto logits = logits_for<double>(shape), dweight = uniform<double>(shape.slots(), 44);
     const auto bias = bias_for<double>(shape, shape.experts == 8 ? 0.2 : 0);

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <limits>
 
-#include "kernels/reference/muon.hpp"
+#include "tests/reference/muon.hpp"
 #include "tests/support/compare.hpp"
 #include "tests/support/on_device.hpp"
 
@@ -54,9 +54,8 @@ class DeviceParts {
       at += n + gap;
     }
     table_ = MuonTable(parts);
-    const Tensor memory = device.allocate(Category::optimizer, DType::u8, {MuonTable::bytes(std::ssize(host))});
-    table_.place(memory);
-    device.upload(device.compute(), memory, table_.image());
+    table_.bind(device.allocate(Category::optimizer, DType::u8, {MuonTable::bytes_of(std::ssize(host))}));
+    device.upload(device.compute(), table_);
   }
   const MuonTable& table() const { return table_; }
 
@@ -149,8 +148,7 @@ TEST(Muon, AveragesTheGradientAndStepsAgainstIt) {
     const double g = 0.5 * before[0].gradient[i], m = 0.8 * before[0].momentum[i] + 0.2 * g, u = 0.8 * m + 0.2 * g;
     masters.push_back(before[0].master[i] * (1 - 0.125 * 0.25) - 0.125 * 3 * u);
   }
-  const auto* const image = static_cast<const MuonTable::Row*>(parts.table().image());
-  EXPECT_TRUE(test::near(test::on_host<float>(device, {image->master, DType::f32, {2}}), masters,
+  EXPECT_TRUE(test::near(test::on_host<float>(device, {parts.table().rows().front().master, DType::f32, {2}}), masters,
                          test::tolerance<float>));
 }
 
@@ -174,8 +172,8 @@ TEST(Muon, RefusesOtherTypesAndSizes) {
   EXPECT_THROW(table({{four, four, half}}), Error);
   EXPECT_THROW(table({{four, four, four}, {four, half, four}}), Error);
   MuonTable one = table({{four, four, four}});
-  EXPECT_THROW(one.place(four), Error) << "of another size";
-  EXPECT_THROW(muon_momentum(device.compute(), {}, one, nullptr), Error) << "without a place";
+  EXPECT_THROW(one.bind(four), Error) << "of another size";
+  EXPECT_THROW(muon_momentum(device.compute(), {}, one, nullptr), Error) << "not bound";
 }
 
 }  // namespace

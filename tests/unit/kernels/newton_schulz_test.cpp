@@ -5,7 +5,7 @@
 #include <cmath>
 #include <limits>
 
-#include "kernels/reference/newton_schulz.hpp"
+#include "tests/reference/newton_schulz.hpp"
 #include "tests/support/compare.hpp"
 #include "tests/support/on_device.hpp"
 #include "tests/support/tolerances.hpp"
@@ -41,9 +41,9 @@ std::vector<std::vector<float>> orthogonal(const std::vector<HostMatrix>& matric
     at += m.rows * m.columns + 2;
   }
   NewtonSchulzTable table(tensors);
-  const Tensor place = device.allocate(Category::optimizer, DType::u8, {NewtonSchulzTable::bytes(table.count())});
-  table.place(place);
-  device.upload(device.compute(), place, table.image());
+  EXPECT_THROW(newton_schulz(device.compute(), steps, table), Error) << "not bound";
+  table.bind(device.allocate(Category::optimizer, DType::u8, {NewtonSchulzTable::bytes_of(table.count())}));
+  device.upload(device.compute(), table);
   newton_schulz(device.compute(), steps, table);
   std::vector<std::vector<float>> results;
   for (const Tensor& t : tensors) results.push_back(test::on_host<float>(device, t));
@@ -147,9 +147,8 @@ TEST(NewtonSchulz, AllocatesNothingAfterADryPassHasPlannedIt) {
   const auto make = [](Device& device) {
     const Tensor matrix = device.allocate(Category::activations, DType::f32, {40, 72});
     NewtonSchulzTable table(std::vector{matrix});
-    const Tensor place = device.allocate(Category::optimizer, DType::u8, {NewtonSchulzTable::bytes(1)});
-    table.place(place);
-    device.upload(device.compute(), place, table.image());
+    table.bind(device.allocate(Category::optimizer, DType::u8, {NewtonSchulzTable::bytes_of(1)}));
+    device.upload(device.compute(), table);
     return table;
   };
   Device measuring(Device::Kind::measuring), device;

@@ -6,7 +6,7 @@
 #include <numeric>
 
 #include "kernels/convert/convert.hpp"
-#include "kernels/reference/normalize.hpp"
+#include "tests/reference/normalize.hpp"
 #include "tests/support/compare.hpp"
 #include "tests/support/finite_differences.hpp"
 #include "tests/support/on_device.hpp"
@@ -30,8 +30,19 @@ template <class T> struct Case {
   Tensor row(const std::vector<T>& values) { return on_device(device, Shape{columns}, values); }
 
   void forward(Branch added, Bias given) {
-    norm_forward(device.compute(), kind, y, residual, mean, rstd, put(x), added == Branch::yes ? put(branch) : Tensor{},
-                 row(weight), given == Bias::yes ? row(bias) : Tensor{});
+    norm_forward(device.compute(), kind,
+                 {.y = y,
+                  .residual_out = residual,
+                  .mean = mean,
+                  .rstd = rstd,
+                  .x = put(x),
+                  .branch = added == Branch::yes ? put(branch) : Tensor{},
+                  .weight = row(weight),
+                  .bias = given == Bias::yes ? row(bias) : Tensor{}});
+  }
+  /// Arguments of the gradients, which go to `dx`.
+  NormBackward into(const Tensor& dx) {
+    return {.dx = dx, .dy = put(dy), .x = put(x), .mean = mean, .rstd = rstd, .weight = row(weight)};
   }
 
   Norm kind;
@@ -86,8 +97,15 @@ TYPED_TEST(Normalize, ResidualMayBeWrittenOverX) {
   Case<T> apart(Norm::layer, 5, 33), in_place(Norm::layer, 5, 33);
   apart.forward(Branch::yes, Bias::yes);
   const Tensor x = in_place.put(in_place.x);
-  norm_forward(in_place.device.compute(), Norm::layer, in_place.y, x, in_place.mean, in_place.rstd, x,
-               in_place.put(in_place.branch), in_place.row(in_place.weight), in_place.row(in_place.bias));
+  norm_forward(in_place.device.compute(), Norm::layer,
+               {.y = in_place.y,
+                .residual_out = x,
+                .mean = in_place.mean,
+                .rstd = in_place.rstd,
+                .x = x,
+                .branch = in_place.put(in_place.branch),
+                .weight = in_place.row(in_place.weight),
+                .bias = in_place.row(in_place.bias)});
   EXPECT_TRUE(test::same_bits(on_host<T>(in_place.device, in_place.y), on_host<T>(apart.device, apart.y)));
   EXPECT_TRUE(test::same_bits(on_host<T>(in_place.device, x), on_host<T>(apart.device, apart.residual)));
 }
@@ -101,7 +119,7 @@ TYPED_TEST(Normalize, BackwardAddsTheReference) {
       c.forward(Branch::no, Bias::no);
       const auto before = uniform<T>(rows * columns, 6);
       const Tensor dx = c.put(before);
-      norm_backward(c.device.compute(), kind, dx, c.put(c.dy), c.put(c.x), c.mean, c.rstd, c.row(c.weight));
+      norm_backward(c.device.compute(), kind, c.into(dx));
       auto wanted = reference::norm_backward(kind, in_double(c.dy), in_double(c.x), in_double(c.weight)).dx;
       for (std::size_t i = 0; i < wanted.size(); ++i) wanted[i] += static_cast<double>(before[i]);
       EXPECT_TRUE(near(on_host<T>(c.device, dx), wanted, test::tolerance<T>)) << rows << "x" << columns;
@@ -119,7 +137,7 @@ TYPED_TEST(Normalize, WeightGradientEqualsReferenceForEveryBeta) {
         const auto before = uniform<A>(columns, 7);
         const auto start = [&] { return beta == 0 ? poisoned<A>(c.device, {columns}) : on_device(c.device, before); };
         const Gradient dw{start(), beta}, db{kind == Norm::layer ? start() : Tensor{}, beta};
-        norm_weight_gradient(c.device.compute(), c.arena, kind, dw, db, c.put(c.dy), c.put(c.x), c.mean, c.rstd);
+        norm_weight_gradient(c.device.compute(), c.arena, kind, dw, db, c.into({}));
         auto wanted = reference::norm_backward(kind, in_double(c.dy), in_double(c.x), in_double(c.weight));
         for (std::size_t i = 0; i < before.size(); ++i) {
           wanted.dweight[i] += beta * static_cast<double>(before[i]);
@@ -133,7 +151,7 @@ TYPED_TEST(Normalize, WeightGradientEqualsReferenceForEveryBeta) {
       }
 }
 
-// A GPU's blocks fetch rows ahead: fewer and more of them than are under way at once, one to four packs a thread,
+// A GPU's blocks fetch rows ahead. Fewer and more of them than are under way at once, one to four packs a thread;
 // several rows a block and one, more blocks than stay.
 constexpr Size gradient_sizes[] = {{9, 33},     {70, 40},   {8200, 40}, {1, 768},   {133, 776}, {9, 1040},
                                    {300, 1600}, {45, 2056}, {39, 4104}, {35, 6152}, {33, 8192}};
@@ -149,8 +167,7 @@ TYPED_TEST(Normalize, GradientsInOnePassEqualReference) {
       const Tensor dx = c.put(before);
       const Gradient dw{poisoned<A>(c.device, {columns})},
           db{kind == Norm::layer ? poisoned<A>(c.device, {columns}) : Tensor{}};
-      norm_gradients(c.device.compute(), c.arena, kind, dx, dw, db, c.put(c.dy), c.put(c.x), c.mean, c.rstd,
-                     c.row(c.weight));
+      norm_gradients(c.device.compute(), c.arena, kind, dw, db, c.into(dx));
       auto wanted = reference::norm_backward(kind, in_double(c.dy), in_double(c.x), in_double(c.weight));
       for (std::size_t i = 0; i < before.size(); ++i) wanted.dx[i] += static_cast<double>(before[i]);
       EXPECT_TRUE(near(on_host<T>(c.device, dx), wanted.dx, test::tolerance<T>)) << rows << "x" << columns;
@@ -181,8 +198,9 @@ TEST(NormRows, DoNotDependOnHowManyThereAre) {
       for (Case<bf16>* c : {&few, &many}) {
         c->forward(Branch::yes, Bias::yes);
         const Tensor d = c->put(c->branch);
-        norm_gradients(c->device.compute(), c->arena, kind, d, {poisoned<float>(c->device, {columns})}, {},
-                       c->put(c->dy), c->residual, c->mean, c->rstd, c->row(c->weight));
+        NormBackward args = c->into(d);
+        args.x = c->residual;
+        norm_gradients(c->device.compute(), c->arena, kind, {poisoned<float>(c->device, {columns})}, {}, args);
         dx[c == &many ? 1 : 0] = on_host<bf16>(c->device, d);
       }
       EXPECT_TRUE(test::same_bits(on_host<bf16>(many.device, many.y), whole(on_host<bf16>(few.device, few.y))));
@@ -200,13 +218,13 @@ TYPED_TEST(Normalize, CapturedGradientsHaveTheBitsOfThoseLaunched) {
     Stream& stream = c.device.compute();
     if (!stream.native()) GTEST_SKIP() << "only a GPU's streams can be captured";
     c.forward(Branch::no, Bias::no);
-    const Tensor dy = c.put(c.dy), x = c.put(c.x), weight = c.row(c.weight), before = c.put(c.branch),
-                 dx = poisoned<T>(c.device, before.shape);
+    const Tensor before = c.put(c.branch), dx = poisoned<T>(c.device, before.shape);
+    const NormBackward args = c.into(dx);
     const Gradient dw{poisoned<A>(c.device, {c.columns})},
         db{kind == Norm::layer ? poisoned<A>(c.device, {c.columns}) : Tensor{}};
     const auto gradients = [&] {
       copy(stream, dx, before);
-      norm_gradients(stream, c.arena, kind, dx, dw, db, dy, x, c.mean, c.rstd, weight);
+      norm_gradients(stream, c.arena, kind, dw, db, args);
     };
     gradients();
     const auto launched = on_host<T>(c.device, dx);
@@ -226,9 +244,9 @@ TYPED_TEST(Normalize, NoRows) {
   using A = Accumulator<T>;
   Case<T> c(Norm::layer, 0, 33);
   c.forward(Branch::yes, Bias::yes);
-  norm_backward(c.device.compute(), c.kind, c.put({}), c.put({}), c.put({}), c.mean, c.rstd, c.row(c.weight));
+  norm_backward(c.device.compute(), c.kind, c.into(c.put({})));
   const Gradient dw{poisoned<A>(c.device, {33}), 0}, db{on_device(c.device, std::vector<A>(33, A(2))), 1};
-  norm_weight_gradient(c.device.compute(), c.arena, c.kind, dw, db, c.put({}), c.put({}), c.mean, c.rstd);
+  norm_weight_gradient(c.device.compute(), c.arena, c.kind, dw, db, c.into({}));
   EXPECT_TRUE(test::same_bits(on_host<A>(c.device, dw.sum), std::vector<A>(33, A(0))));
   EXPECT_TRUE(test::same_bits(on_host<A>(c.device, db.sum), std::vector<A>(33, A(2))));
 }
@@ -246,7 +264,7 @@ TYPED_TEST(Normalize, NanFillsItsRowAndNoOther) {
       EXPECT_TRUE(test::same_bits(on_host<T>(c.device, c.y.row_range(r, 1)),
                                   std::vector<T>(clean.begin() + r * 33, clean.begin() + (r + 1) * 33)));
     const Tensor dx = c.put(c.dy);
-    norm_backward(c.device.compute(), kind, dx, c.put(c.dy), c.put(c.x), c.mean, c.rstd, c.row(c.weight));
+    norm_backward(c.device.compute(), kind, c.into(dx));
     EXPECT_TRUE(test::all_nan(on_host<T>(c.device, dx.row_range(1, 1))));
   }
 }
@@ -262,9 +280,9 @@ TEST(NormGradients, AreTheDerivatives) {
     };
     value();
     const Tensor dx = c.put(std::vector<double>(c.x.size(), 0.0));
-    norm_backward(c.device.compute(), kind, dx, c.put(c.dy), c.put(c.x), c.mean, c.rstd, c.row(c.weight));
+    norm_backward(c.device.compute(), kind, c.into(dx));
     const Gradient dw{poisoned<double>(c.device, {19}), 0}, db{biased ? poisoned<double>(c.device, {19}) : Tensor{}, 0};
-    norm_weight_gradient(c.device.compute(), c.arena, kind, dw, db, c.put(c.dy), c.put(c.x), c.mean, c.rstd);
+    norm_weight_gradient(c.device.compute(), c.arena, kind, dw, db, c.into({}));
     const auto moved = [&](std::vector<double>& parameter) {
       return [&](const std::vector<double>& at) { parameter = at; return value(); };
     };
@@ -280,16 +298,24 @@ TEST(NormChecks, RefuseWhatDoesNotFit) {
   Case<float> c(Norm::layer, 3, 7);
   Stream& s = c.device.compute();
   const Tensor x = c.put(c.x), w = c.row(c.weight), other = poisoned<float>(c.device, {3, 8});
-  EXPECT_THROW(norm_forward(s, Norm::layer, other, {}, c.mean, c.rstd, x, {}, w, {}), Error);
-  EXPECT_THROW(norm_forward(s, Norm::layer, c.y, {}, c.mean, c.rstd, x, x, w, {}), Error) << "nowhere to put the sum";
-  EXPECT_THROW(norm_forward(s, Norm::layer, c.y, {}, {}, c.rstd, x, {}, w, {}), Error);
-  EXPECT_THROW(norm_forward(s, Norm::layer, c.y, {}, c.mean, c.rstd, x, {}, c.row(c.weight).flat(0, 6), {}), Error);
-  EXPECT_THROW(norm_backward(s, Norm::rms, other, x, x, {}, c.rstd, w), Error);
-  EXPECT_THROW(norm_weight_gradient(s, c.arena, Norm::rms, {other, 0}, {}, x, x, {}, c.rstd), Error);
   const Tensor narrow = w.flat(0, 6);
-  EXPECT_THROW(norm_gradients(s, c.arena, Norm::rms, c.y, {narrow, 0}, {}, x, x, {}, c.rstd, w), Error);
-  EXPECT_THROW(norm_gradients(s, c.arena, Norm::rms, c.y, {w, 0}, {narrow, 0}, x, x, {}, c.rstd, w), Error);
-  EXPECT_THROW(norm_gradients(s, c.arena, Norm::rms, c.y, {w, 0}, {}, x, x, {}, c.rstd, narrow), Error);
+  const NormForward forward{.y = c.y, .mean = c.mean, .rstd = c.rstd, .x = x, .weight = w};
+  EXPECT_NO_THROW(norm_forward(s, Norm::layer, forward));
+  const auto with = [](auto args, Tensor std::remove_cvref_t<decltype(args)>::*changed, const Tensor& to) {
+    args.*changed = to;
+    return args;
+  };
+  EXPECT_THROW(norm_forward(s, Norm::layer, with(forward, &NormForward::y, other)), Error);
+  EXPECT_THROW(norm_forward(s, Norm::layer, with(forward, &NormForward::branch, x)), Error) << "nowhere to put the sum";
+  EXPECT_THROW(norm_forward(s, Norm::layer, with(forward, &NormForward::mean, {})), Error);
+  EXPECT_THROW(norm_forward(s, Norm::layer, with(forward, &NormForward::weight, narrow)), Error);
+  const NormBackward backward{.dx = c.put(c.dy), .dy = x, .x = x, .rstd = c.rstd, .weight = w};
+  EXPECT_NO_THROW(norm_backward(s, Norm::rms, backward));
+  EXPECT_THROW(norm_backward(s, Norm::rms, with(backward, &NormBackward::dx, other)), Error);
+  EXPECT_THROW(norm_weight_gradient(s, c.arena, Norm::rms, {other, 0}, {}, backward), Error);
+  EXPECT_THROW(norm_gradients(s, c.arena, Norm::rms, {narrow, 0}, {}, backward), Error);
+  EXPECT_THROW(norm_gradients(s, c.arena, Norm::rms, {w, 0}, {narrow, 0}, backward), Error);
+  EXPECT_THROW(norm_gradients(s, c.arena, Norm::rms, {w, 0}, {}, with(backward, &NormBackward::weight, narrow)), Error);
 }
 
 }  // namespace

@@ -91,12 +91,20 @@ TEST(Operand, AMemberOfValuesFollowsTheStride) {
   EXPECT_EQ(second.rows(), rows);
 }
 
-TEST(Operand, OfCodesIsRefusedByProductsOfValues) {
+TEST(Operand, OfCodesIsDecodedBesideValues) {
   Device device;
   const Tensor values = on_device(device, uniform<bf16>(matrix.elements(), 7));
   const Quantized<formats::Mxfp8> w(device, values, 1);
-  const Tensor x = poisoned<bf16>(device, {4, columns}), y = poisoned<bf16>(device, {4, rows});
-  EXPECT_THROW(linear_forward(device.compute(), y, x, w.operand(Side::rowwise)), Error);
+  const Tensor decoded = poisoned<bf16>(device, {rows, columns});
+  const Tensor x = on_device(device, {4, columns}, uniform<bf16>(4 * columns, 8));
+  QuantizedMatrix item{.name = "w", .matrix = matrix, .members = 1, .member_stride = stride,
+                       .values = decoded, .begin = {}, .rowwise = w.copies[0], .columnwise = {},
+                       .block_scales = {}, .draws = {}};
+  decode_one(device.compute(), formats::id_of<formats::Mxfp8>, item, Side::rowwise);
+  const Tensor of_codes = poisoned<bf16>(device, {4, rows}), of_values = poisoned<bf16>(device, {4, rows});
+  linear_forward(device.compute(), of_codes, x, w.operand(Side::rowwise));
+  linear_forward(device.compute(), of_values, x, Operand(decoded));
+  EXPECT_TRUE(same_bits(on_host<bf16>(device, of_codes), on_host<bf16>(device, of_values)));
 }
 
 TEST(Operand, OfCodesThatLieDecodedIsAMatrixOfValues) {

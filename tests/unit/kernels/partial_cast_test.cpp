@@ -7,7 +7,7 @@
 
 #include "kernels/base/runtime.hpp"
 #include "kernels/quantize/host_shard.hpp"
-#include "kernels/reference/quantize.hpp"
+#include "tests/reference/quantize.hpp"
 #include "tests/support/compare.hpp"
 #include "tests/support/quantized.hpp"
 

@@ -5,8 +5,9 @@
 #include <utility>
 
 #include "kernels/activation/activation.hpp"
-#include "kernels/reference/activation.hpp"
+#include "tests/reference/activation.hpp"
 #include "tests/support/quantized_case.hpp"
+#include "tests/support/shown.hpp"
 #include "tests/support/tolerances.hpp"
 
 namespace tessera {
@@ -87,6 +88,7 @@ std::vector<float> sums_of(Matrix m, const std::vector<bf16>& values) {
 TEST(QuantizeGelu, GivesTheCodesOfTheGelu) {
   Device device;
   for (const Matrix m : sizes) {
+    SCOPED_TRACE(test::shown(m.rows, m.columns));
     const GeluCase c(device, m);
     Copies copies(device, m);
     quantize_one(device.compute(), format, copies.item, c.gelu());
@@ -101,6 +103,7 @@ TEST(QuantizeGelu, GivesTheCodesOfTheGelu) {
 TEST(QuantizeGelu, GivesTheCodesAndTheSumsOfTheGradient) {
   Device device;
   for (const Matrix m : sizes) {
+    SCOPED_TRACE(test::shown(m.rows, m.columns));
     const GeluCase c(device, m);
     Copies copies(device, m);
     const Tensor sums = copies.item.column_sums = test::poisoned<float>(device, column_sums_shape(m));
@@ -120,6 +123,7 @@ TEST(QuantizeGelu, GivesTheCodesAndTheSumsOfTheGradient) {
 TEST(QuantizeOne, SumsTheColumnsOfStoredValues) {
   Device device;
   for (const Matrix m : sizes) {
+    SCOPED_TRACE(test::shown(m.rows, m.columns));
     const GeluCase c(device, m);
     Copies copies(device, m);
     copies.item.values = c.of_dy;
@@ -162,6 +166,7 @@ TEST(QuantizeGelu, SaysWhereAValueIsNotFinite) {
   Device device;
   constexpr float nan = std::numeric_limits<float>::quiet_NaN(), infinity = std::numeric_limits<float>::infinity();
   for (const Matrix m : {Matrix{128, 128}, Matrix{144, 272}}) {
+    SCOPED_TRACE(test::shown(m.rows, m.columns));
     const auto places = {std::int64_t{0}, m.columns - 1, m.elements() / 2 + 3, m.elements() - 1};
     const auto marks = [&](const GeluCase& c, bool gradient) {
       Copies copies(device, m);
@@ -217,6 +222,7 @@ struct SwigluCase {
 TEST(QuantizeSwiglu, GivesTheCodesOfTheSwiglu) {
   Device device;
   for (const Matrix m : swiglu_sizes) {
+    SCOPED_TRACE(test::shown(m.rows, m.columns));
     const SwigluCase c(device, m);
     Copies copies(device, m);
     quantize_one(device.compute(), format, copies.item, c.swiglu());
@@ -231,6 +237,7 @@ TEST(QuantizeSwiglu, GivesTheCodesOfTheSwiglu) {
 TEST(QuantizeSwiglu, GivesTheCodesAndTheSumsOfBothGradients) {
   Device device;
   for (const Matrix m : swiglu_sizes) {
+    SCOPED_TRACE(test::shown(m.rows, m.columns));
     const SwigluCase c(device, m);
     Copies copies(device, c.both());
     const Tensor sums = copies.item.column_sums = test::poisoned<float>(device, column_sums_shape(c.both()));

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/support/quantized_case.hpp"
+#include "tests/support/shown.hpp"
 
 namespace tessera {
 namespace {
@@ -55,6 +56,7 @@ TYPED_TEST(QuantizeOne, GivesTheBitsOfATable) {
 TYPED_TEST(QuantizeOne, IsDecodedAsATableIs) {
   using F = TypeParam;
   for (const Matrix m : sizes) {
+    SCOPED_TRACE(test::shown(m.rows, m.columns));
     if (!takes<F>(m)) continue;
     Case<F> c(this->device, m, 2, DType::bf16, 4, false);
     quantize_one(this->device.compute(), formats::id_of<F>, c.item, Purpose::weight);
@@ -148,6 +150,7 @@ TYPED_TEST(QuantizeOne, SaysWhereAValueIsNotFinite) {
   if (formats::is_plain<F>) return;
   const std::uint16_t bad[] = {0x7F80, 0xFF80, 0x7FC1, 0xFF81}, good[] = {0x7F7F, 0xFF7F, 0x0001, 0x8000};
   for (const Matrix m : {Matrix{128, 128}, Matrix{160, 288}, Matrix{32, 96}}) {
+    SCOPED_TRACE(test::shown(m.rows, m.columns));
     Case<F> c(this->device, m, 1, DType::bf16, 6, false);
     std::vector<std::uint16_t> bits(static_cast<std::size_t>(m.elements()), 0x3F80);
     const Tensor raw{c.item.values.data, DType::u16, {m.elements()}};

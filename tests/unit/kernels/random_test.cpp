@@ -10,8 +10,8 @@
 #include "kernels/digest/digest.hpp"
 #include "kernels/random/normal.hpp"
 #include "kernels/random/philox.hpp"
-#include "kernels/reference/digest.hpp"
-#include "kernels/reference/random.hpp"
+#include "tests/reference/digest.hpp"
+#include "tests/reference/random.hpp"
 #include "tests/support/compare.hpp"
 #include "tests/support/on_device.hpp"
 

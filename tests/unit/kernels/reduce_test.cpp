@@ -7,9 +7,10 @@
 #include <cmath>
 #include <limits>
 
-#include "kernels/reference/reduce.hpp"
+#include "tests/reference/reduce.hpp"
 #include "tests/support/compare.hpp"
 #include "tests/support/on_device.hpp"
+#include "tests/support/shown.hpp"
 
 namespace tessera {
 namespace {
@@ -224,6 +225,7 @@ TEST(AddSquares, TakesManyTensorsAtOnce) {
   const auto values = test::uniform<float>(200000, 9, -3, 3);
   const Tensor all = test::on_device(device, values);
   for (const std::int64_t step : {1, 4}) {
+    SCOPED_TRACE(test::shown(step));
     std::vector<Tensor> parts;
     std::int64_t begin = 0;
     for (std::int64_t i = 0; i < 150; ++i) {

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "kernels/moe/moe.hpp"
-#include "kernels/reference/gemm.hpp"
+#include "tests/reference/gemm.hpp"
 #include "tests/support/compare.hpp"
 #include "tests/support/on_device.hpp"
 
@@ -81,7 +81,8 @@ TYPED_TEST(RouterProducts, GateEqualsItsFormula) {
       const Tensor up = on_device(device, Shape{m, n}, dy), y = poisoned<T>(device, {m, n});
       const Tensor danswer = poisoned<T>(device, {m, n}), dlogits = poisoned<A>(device, {m, 1});
       gate_forward(device.compute(), y, answer, logits);
-      gate_backward(device.compute(), danswer, dlogits, up, answer, logits);
+      gate_backward(device.compute(),
+                    {.danswer = danswer, .dlogits = dlogits, .dy = up, .answer = answer, .logits = logits});
       std::vector<double> wanted, da, dz;
       for (std::size_t i = 0; i < z.size(); ++i) {
         const double s = 1 / (1 + std::exp(-static_cast<double>(z[i])));

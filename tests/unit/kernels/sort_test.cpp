@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "kernels/reference/sort.hpp"
+#include "tests/reference/sort.hpp"
 #include "tests/support/compare.hpp"
 #include "tests/support/on_device.hpp"
 

@@ -1,0 +1,31 @@
+#pragma once
+#include <cstdint>
+#include <optional>
+
+#include "core/comm/control.hpp"
+#include "core/config/config.hpp"
+
+namespace tessera {
+
+/// The step with the lowest evaluation loss of a run so far, over all of its starts. Equal on all ranks. Local.
+class BestStep {
+ public:
+  /// Takes the loss of the evaluation after `step` (from 1), as the step's row holds it. One that is not finite is no
+  /// gain.
+  void add(std::int64_t step, float loss);
+
+  std::int64_t step() const { return step_; }    ///< -1: nothing was evaluated to a finite loss
+  std::int64_t since() const { return since_; }  ///< evaluations after it
+  /// Whether run.stop_after ends the run.
+  bool enough(const RunSection& run) const { return run.stop_after > 0 && since_ >= run.stop_after; }
+
+ private:
+  std::int64_t step_ = -1, since_ = 0;
+  float loss_ = 0;
+};
+
+/// That of the rows up to step `reached` in the run directory, which rank 0 reads; none are there before the first
+/// start. Throws on all ranks Error{environment} if they cannot be read. Collective over the world.
+BestStep best_step_of(const RunConfig& config, std::int64_t reached, Control& control);
+
+}  // namespace tessera

@@ -1,0 +1,35 @@
+#include "core/config/sections/recompute.hpp"
+
+#include "core/config/config.hpp"
+
+namespace tessera {
+
+void RecomputeConfig::derive(const RunConfig&) {
+  using Modules = std::vector<RecomputeModule>;
+  modules.fill(mode == RecomputeMode::selective ? Modules{RecomputeModule::attention} : Modules{});
+}
+
+void RecomputeConfig::check(const RunConfig&, std::vector<Finding>& found) const {
+  if (mode == RecomputeMode::selective && modules.get().empty())
+    found.push_back({{"recompute.modules", "recompute.mode"}, "mode selective needs at least one module"});
+}
+
+std::span<const Effect> RecomputeConfig::effects() {
+  static constexpr Effect rows[] = {
+      {"recompute.modules", "recompute.mode", "with mode selective",
+       [](const RunConfig& c) { return c.recompute.mode == RecomputeMode::selective; }},
+  };
+  return rows;
+}
+
+std::span<const OtherName> RecomputeConfig::other_names() {
+  static constexpr OtherName rows[] = {
+      {"gradient_checkpointing activation_checkpointing activation_checkpoint recompute_granularity recompute_method "
+       "use_gradient_checkpointing checkpoint_activations recompute_activations activation_recompute",
+       "recompute.mode", "none | selective | full"},
+      {"recompute_modules recompute_layers", "recompute.modules", ""},
+  };
+  return rows;
+}
+
+}  // namespace tessera

@@ -1,7 +1,0 @@
-#include "kernels/base/gpu_libraries.hpp"
-
-namespace tessera {
-
-std::vector<LibraryVersion> gpu_libraries() { return {}; }
-
-}  // namespace tessera

@@ -1,0 +1,103 @@
+"""What a run records of its routing, from outside: the same rows on any ranks, no changed bit, rows cut at a restart and set aside
+with a branch.
+
+usage: routing_test.py TESSERA MPIEXEC [Routing.test...]
+"""
+import json
+import math
+import os
+
+import runs
+
+MIXTURE = "{experts: 6, top_k: 2, ffn: 24, first_dense: 1, shared_ffn: 16, scores: sigmoid, groups: 3, top_groups: 2, bias: true}"
+LAYERS, SLOTS = (1, 2), 12 * 32 * 2
+
+
+class Routing(runs.Runs):
+    def deck_of(self, name, every=2, moe=MIXTURE):
+        text = runs.DECK.replace("MOE", f", moe: {moe}").replace("DIR", self.path(name)).replace("layers: 2", "layers: 3")
+        # Sums over ranks in the order of the batch: without it gradients, and so later choices, may differ with the ranks.
+        return self.write(f"{name}.yaml", text.replace("bucket_mib: 0.01", "bucket_mib: 0.01, order: batch")
+                          + (f"routing: {{every_steps: {every}}}\n" if every else ""))
+
+    def recorded(self, *names):
+        return [json.loads(line) for line in self.read(*names).splitlines()]
+
+    def test_rows_say_where_tokens_went(self):
+        self.train(0, 2, self.deck_of("a"))
+        rows = self.recorded("a", "routing.jsonl")
+        self.assertEqual([(row["step"], row["layer"]) for row in rows], [(step, layer) for step in (2, 4, 6, 8) for layer in LAYERS])
+        last = {}
+        for row in rows:
+            load = row["load"]
+            shares = [n / SLOTS for n in load]
+            self.assertEqual((len(load), sum(load), row["skipped"]), (6, SLOTS, False))
+            self.assertAlmostEqual(row["max_vio"], 6 * max(shares) - 1)
+            self.assertAlmostEqual(row["least"], 6 * min(shares))
+            self.assertAlmostEqual(row["entropy"], -sum(f * math.log(f) for f in shares if f > 0) / math.log(6))
+            self.assertEqual(row["unused"], load.count(0))
+            self.assertTrue(0 < row["scores_entropy"] <= 1.000001, row)
+            self.assertEqual(len(row["bias"]), 6)
+            # A bias has moved in every step before by its rate, up or down.
+            self.assertTrue(all(abs(b) <= 0.001 * (row["step"] - 1) * 1.0001 for b in row["bias"]), row)
+            before = last.get(row["layer"])
+            self.assertEqual("moved" in row, before is not None)
+            if before:
+                self.assertAlmostEqual(row["moved"], sum(abs(n - m) for n, m in zip(load, before)) / 2 / SLOTS)
+            last[row["layer"]] = load
+        self.assertTrue(any(any(row["bias"]) for row in rows))
+        self.assertEqual(len({row["choices"] for row in rows}), len(rows))
+        metrics = self.json_lines("a", "metrics.jsonl")
+        for row in metrics[1::2]:
+            layers = [each["max_vio"] for each in rows if each["step"] == row["step"]]
+            self.assertAlmostEqual(row["max_vio"], sum(layers) / len(layers))
+            self.assertAlmostEqual(row["max_vio_most"], max(layers))
+        page = self.read("a", "report.html")
+        for word in ("Load by expert", "Busiest expert by layer", "Unevenness", "Selection bias"):
+            self.assertIn(word, page)
+        self.assertNotIn("<script", page)
+
+    def test_no_rank_count_shows_and_no_bit_changes(self):
+        self.train(0, 1, self.deck_of("a"))
+        want, digest = self.read("a", "routing.jsonl"), self.final("a")
+        self.train(0, 2, self.deck_of("off", every=0))
+        self.assertEqual(self.final("off"), digest)
+        self.assertFalse(os.path.exists(self.path("off", "routing.jsonl")))
+        self.assertNotIn("max_vio", self.json_lines("off", "metrics.jsonl")[0])
+        for ranks, setting in ((2, "recompute.mode=full"), (3, "model.moe.weights=discrete")):
+            name = f"of{ranks}"
+            self.train(0, ranks, self.deck_of(name), "--set", setting)
+            self.assertEqual((self.final(name), self.read(name, "routing.jsonl")), (digest, want), setting)
+        # Experts over two ranks are another sum of their own.
+        for ranks in (2, 4):
+            self.train(0, ranks, self.deck_of(f"p{ranks}"), "--set", "parallel.expert=2")
+        self.assertEqual(*[(self.final(name), self.read(name, "routing.jsonl")) for name in ("p2", "p4")])
+
+    def test_the_first_step_is_the_same_on_any_ranks(self):
+        """Choices of equal weights: whatever the ranks, micro-batches, sharding, experts' ranks and layout."""
+        ways = {"1": (1, []), "2": (2, ["batch.micro=3"]), "3": (3, ["sharding=full"]), "4": (4, ["parallel.expert=2", "batch.micro=3"]),
+                "2e": (2, ["parallel.expert=2", "model.moe.weights=discrete", "recompute.mode=full"])}
+        rows = {}
+        for name, (ranks, settings) in ways.items():
+            self.train(75, ranks, self.deck_of(name, every=1), "--stop-at", "1", *[word for setting in settings for word in ("--set", setting)])
+            rows[name] = self.read(name, "routing.jsonl")
+        for name, text in rows.items():
+            self.assertEqual(text, rows["1"], name)
+
+    def test_a_restart_cuts_and_a_branch_sets_aside(self):
+        self.train(0, 2, self.deck_of("a", every=1))
+        want = self.read("a", "routing.jsonl")
+        keep = ("--set", "checkpoint.keep_last=9")
+        self.train(75, 2, self.deck_of("b", every=1), "--stop-at", "5", *keep)
+        # A machine that dies leaves rows behind the checkpoint, and half a line.
+        with open(self.path("b", "routing.jsonl"), "a", encoding="utf-8") as file:
+            file.write(want.splitlines()[-1] + '\n{"step": 7, "la')
+        self.train(0, 2, self.deck_of("b", every=1), *keep)
+        self.assertEqual(self.read("b", "routing.jsonl"), want)
+        self.train(0, 2, self.deck_of("b", every=1), *keep, "--resume", self.path("b", "step_00000003"))
+        self.assertEqual(self.read("b", "routing.jsonl"), want)
+        self.assertEqual(self.read("b", "abandoned-1_routing.jsonl"), want)
+
+
+if __name__ == "__main__":
+    runs.main()
