@@ -49,6 +49,16 @@ class Run:
         """Values of one key in all rows, float64; NaN if it is null or absent."""
         return np.array([np.nan if row.get(name) is None else row[name] for row in self.rows()], np.float64)
 
+    def quantization(self):
+        """The lines of quantization.jsonl in order, as dicts (precision.statistics_every); none if a run has no such file."""
+        lines = []
+        for line in _read(self.path, "quantization.jsonl", "run directory").splitlines() if (self.path / "quantization.jsonl").exists() else []:
+            try:
+                lines.append(json.loads(line))
+            except json.JSONDecodeError:
+                pass
+        return lines
+
     def checkpoints(self):
         """Committed steps, oldest first. Their bytes are not checked: see verify()."""
         if not self.path.is_dir():

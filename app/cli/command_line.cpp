@@ -351,9 +351,15 @@ class Parser {
     CLI::Option* const page =
         verb->add_option("--out", compare_.out, "The page to write; without it compare.html, or with --json none")
             ->type_name("PAGE");
+    CLI::Option* const by =
+        verb->add_option("--by", compare_.by,
+                         "A key, as run.seed: means over its values with standard errors, and differences, pair by "
+                         "pair, to the first run's group")
+            ->type_name("KEY");
     verb->add_flag("--trace", compare_.trace,
                    "Compare two files of debug.trace: the first step, stage and tensor that differ; code 1 if any does")
-        ->excludes(page);
+        ->excludes(page)
+        ->excludes(by);
     add_json(verb, compare_.format);
   }
   void add_info() {

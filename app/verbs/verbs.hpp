@@ -64,6 +64,7 @@ struct ExplainOptions {
 struct CompareOptions {
   std::vector<std::string> runs;  ///< run directories; two files if `trace`
   bool trace = false;             ///< compare files of debug.trace
+  std::string by;                  ///< a key whose values are averaged over; empty: each run stands by itself
   std::optional<std::string> out;  ///< the page; empty: compare.html, or with JSON none
   Format format = Format::text;
 };

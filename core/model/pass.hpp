@@ -7,6 +7,7 @@
 namespace tessera {
 
 class RowExchange;
+class FactorObserver;
 
 /// Sums of one micro-batch on the device, zeroed at the start of its step. The log row is made from them, added up in
 /// the order of micro-batches.
@@ -46,6 +47,7 @@ struct Pass {
   RowExchange* exchange = nullptr;  ///< null without expert parallelism
   RoutingRecords routing = {};
   std::optional<float> fault = {};  ///< fault injection: a value for the gradient into the first block's last branch
+  FactorObserver* observer = nullptr;  ///< sees the quantized factors of products; null: nobody does
 
   /// The micro-batch's flag (u64 [1]) that quantizers set if a value is not finite; empty without sums.
   Tensor not_finite() const { return sums ? Tensor{&sums->not_finite, DType::u64, {1}} : Tensor{}; }

@@ -13,6 +13,7 @@
 #include "core/plan/recorder.hpp"
 #include "core/recipe/recipe.hpp"
 #include "core/step/debug_memory.hpp"
+#include "core/step/quantizer_statistics.hpp"
 #include "core/step/decoder.hpp"
 #include "core/step/engine.hpp"
 
@@ -145,6 +146,7 @@ void measure(RunPlan& plan) {
   records.clear();
   engine.step({{}, {}, plan.sizes.local()}, {});  // no tokens: a dry stream reads none
   allocate_for_debug(device, plan, plan.config.debug);
+  if (plan.config.precision.statistics_every > 0) const QuantizerStatistics counted(device, plan);
   engine.sync().unshard_all(engine.stream());
   plan.sizes.workspaces = engine.stream().workspaces();  // includes those of run_dry()
   add_memory(plan, device);
@@ -212,6 +214,7 @@ RunPlan laid_out(const RunConfig& config, int ranks, int rank) {
                         config.model.moe ? config.model.moe->experts : 0};
   return {{here,
            config.run.seed,
+           config.precision.seed,
            config.proof.graph,
            std::move(registry),
            std::move(model),

@@ -104,7 +104,7 @@ Pass Engine::pass(GradientSink* gradients, std::int64_t round) {
   StepSums* sums = memory_.sums(round);
   return {stream_, built_.sync, gradients,
           built_.activations, sums, observer_ && gradients ? &sums->logits : nullptr,
-          {plan_.seed, memory_.step()}, exchange_ ? &*exchange_ : nullptr,
+          {plan_.draws_seed, memory_.step()}, exchange_ ? &*exchange_ : nullptr,
           gradients ? memory_.routing() : RoutingRecords{}};
 }
 
@@ -165,7 +165,7 @@ double Engine::target_scale_of(const HostSequences& batch) const {
 }
 
 bool Engine::replayable() const {
-  const bool as_planned = !fault_ && !once_ && !redo_;
+  const bool as_planned = !fault_ && !once_ && !redo_ && !shown_to_;
   return plan_.graph && as_planned && !exchange_ && !observer_ && !judge_ && !built_.sync.observed() &&
          !device_.timeline().recording() && mesh_.on_streams();
 }
@@ -177,9 +177,18 @@ Accumulating Engine::accumulate(std::uint64_t* digests) {
   add_first(sum, memory_.micro_batch(0, plan_.sizes.micro, loss_scale()), 0, digests);
   for (std::int64_t round = 1; round < plan_.sizes.rounds; ++round) {
     const Arena::Frame frame(built_.activations);
-    plan_.model.gradient(pass(&sum, round), memory_.micro_batch(round, plan_.sizes.micro, loss_scale()));
+    plan_.model.gradient(shown(pass(&sum, round), round), memory_.micro_batch(round, plan_.sizes.micro, loss_scale()));
   }
+  shown_to_ = nullptr;  // what is computed again for a check is not shown
   return sum;
+}
+
+/// The pass of a round, shown to the step's observer unless the rank is idle in the round.
+Pass Engine::shown(Pass pass, std::int64_t round) const {
+  if (!shown_to_ || round >= memory_.counted_sums().rows()) return pass;  // mutation: padding_is_measured
+  shown_to_->begin_micro_batch();
+  pass.observer = shown_to_;
+  return pass;
 }
 
 /// Adds the first micro-batch's gradient, sum += d loss / d w, with the faults of a spot check's computation.
@@ -192,7 +201,7 @@ void Engine::add_first(Accumulating& sum, const MicroBatch& batch, int computati
   std::optional<FaultySink> faulty;
   if (fault >= Fault::bit || fault == Fault::gradient)
     sink = &faulty.emplace(device_, *sink, fault == Fault::gradient ? exponent : mantissa_bit);
-  Pass one = pass(sink);
+  Pass one = computation == 0 ? shown(pass(sink), 0) : pass(sink);
   one.fault = fault_;
   if (fault == Fault::activation) one.fault = std::numeric_limits<float>::infinity();
   if (fault == Fault::number) one.fault = 0.5f;

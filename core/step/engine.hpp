@@ -2,6 +2,8 @@
 #include <functional>
 #include <optional>
 
+#include "core/comm/mesh.hpp"
+#include "core/model/factor_observer.hpp"
 #include "core/model/row_exchange.hpp"
 #include "core/optim/optimizers.hpp"
 #include "core/step/built_model.hpp"
@@ -87,6 +89,9 @@ class Engine {
   std::int64_t replays() const { return repeated_.replays(); }
 
   void observe(StepObserver* observer) { observer_ = observer; }
+  /// Shows the quantized factors of the next step's micro-batches, each counted once, to `observer`; that step is
+  /// neither captured nor replayed. Local.
+  void show_next(FactorObserver* observer) { shown_to_ = observer; }
   ParamSync& sync() { return built_.sync; }
   const Masters& masters() const { return built_.masters; }
   const Optimizers& optimizers() const { return optimizers_; }
@@ -111,6 +116,7 @@ class Engine {
   Updated update(Reduced&& gradients);
   void gather_sums();
   Pass pass(GradientSink* gradients, std::int64_t round = 0);
+  Pass shown(Pass pass, std::int64_t round) const;
   /// Whether the recipe quantizes anything: only then can a saturating format hide a value that is not finite.
   bool quantizes() const { return plan_.registry.quantizes(); }
   bool replayable() const;
@@ -135,6 +141,7 @@ class Engine {
   std::optional<float> fault_;
   std::optional<Fault> once_;
   bool redo_ = false;
+  FactorObserver* shown_to_ = nullptr;  ///< until the step's gradients are accumulated
 };
 
 }  // namespace tessera

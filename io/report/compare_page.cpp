@@ -12,6 +12,7 @@
 
 #include "io/metrics/console.hpp"
 #include "io/report/html_page.hpp"
+#include "io/report/quantization_section.hpp"
 #include "io/report/report_page.hpp"
 #include "io/report/svg_plot.hpp"
 
@@ -117,6 +118,22 @@ std::string difference_plot(const std::vector<ComparedRun>& runs, const char* ti
   });
 }
 
+/// Statistics of the quantizers of each run and role; empty if the runs have no step in common.
+std::string quantization_text(const std::vector<ComparedRun>& runs) {
+  const auto step = common_step(runs);
+  if (!step) return "";
+  std::string text = fmt::format("quantizers in step {} (median over matrices; worst)\n", *step);
+  for (const ComparedRun& run : runs)
+    for (const char* role : quantizer_roles) {
+      std::string line;
+      for (const QuantizerField& field : quantizer_fields)
+        if (const RoleFigures of = figures_of_role(run.quantization, *step, role, field.field); !of.matrix.empty())
+          line += fmt::format("  {} {:.3g}; {:.3g} {}", field.text, of.median, of.worst, of.matrix);
+      if (!line.empty()) text += fmt::format("{} {}:{}\n", run.name, role, line);
+    }
+  return text;
+}
+
 /// Names of the runs, without those slashes at their ends that a shell completes.
 std::string names_of(const std::vector<ComparedRun>& runs) {
   std::set<std::string> names;
@@ -128,6 +145,16 @@ std::string names_of(const std::vector<ComparedRun>& runs) {
 }
 
 }  // namespace
+
+std::optional<std::int64_t> common_step(const std::vector<ComparedRun>& runs) {
+  std::vector<const std::vector<QuantizerFigures>*> lines;
+  for (const ComparedRun& run : runs) lines.push_back(&run.quantization);
+  return last_common_step(lines);
+}
+
+std::string page_of_runs(const std::vector<ComparedRun>& runs) {
+  return names_begin + escaped(names_of(runs)) + names_end;
+}
 
 std::string runs_on(const std::string& page) {
   const auto begin = page.find(names_begin);
@@ -182,7 +209,7 @@ std::string comparison_text(const std::vector<ComparedRun>& runs) {
       line += c == 0 ? fmt::format("{:<{}}", row[c], widths[c]) : fmt::format("  {:>{}}", row[c], widths[c]);
     text += line + "\n";
   }
-  return text;
+  return text + quantization_text(runs);
 }
 
 std::string comparison_page(const std::vector<ComparedRun>& runs) {
@@ -193,7 +220,7 @@ std::string comparison_page(const std::vector<ComparedRun>& runs) {
         ".s{0} {{ stroke: hsl({1} 65% 48%); stroke-width: {2:.1f}; }} .c{0} {{ color: hsl({1} 65% 48%); }}\n", i,
         360 * i / runs.size(), 1.5 + 3.0 * static_cast<double>(runs.size() - 1 - i) / static_cast<double>(runs.size()));
   std::string page = html_head(counted(std::ssize(runs), "run"), colours);
-  page += names_begin + escaped(names_of(runs)) + names_end + "<table>\n";
+  page += page_of_runs(runs) + "<table>\n";
   const Table table = table_of(runs);
   for (std::size_t r = 0; r < table.size(); ++r) {
     page += "<tr>";
@@ -204,7 +231,10 @@ std::string comparison_page(const std::vector<ComparedRun>& runs) {
     }
     page += "</tr>\n";
   }
-  page += "</table></div>\n<div class=\"plots\">\n";
+  page += "</table></div>\n";
+  if (const std::string text = quantization_text(runs); !text.empty())
+    page += fmt::format("<pre>{}</pre>\n", escaped(text));
+  page += "<div class=\"plots\">\n";
   const auto loss = [](const MetricsRow& row) -> std::optional<double> { return row.loss; };
   const auto evaluation = [](const MetricsRow& row) -> std::optional<double> { return row.eval_loss; };
   page += plot(runs, "Loss", "nats a token", Scale::linear, loss);

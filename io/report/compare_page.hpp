@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "io/metrics/metrics_log.hpp"
+#include "io/metrics/quantization_log.hpp"
 
 namespace tessera {
 
@@ -13,6 +14,7 @@ struct ComparedRun {
   std::string name;  ///< its directory, as given by the user
   std::vector<MetricsRow> rows;
   std::map<std::string, std::string> settings;  ///< every key of its deck
+  std::vector<QuantizerFigures> quantization = {};  ///< statistics of quantizers
 };
 
 /// Final figures of a run.
@@ -27,6 +29,9 @@ struct Outcome {
 };
 Outcome outcome_of(const std::vector<MetricsRow>& rows);
 
+/// The last step of which all runs have statistics of quantizers; empty: none.
+std::optional<std::int64_t> common_step(const std::vector<ComparedRun>& runs);
+
 /// The keys whose values differ between runs, without names of runs and directories and how often they log. A run that
 /// lacks a key (its section is absent) differs from those that have it.
 std::vector<std::string> differing_settings(const std::vector<ComparedRun>& runs);
@@ -35,6 +40,8 @@ std::vector<std::string> differing_settings(const std::vector<ComparedRun>& runs
 /// shows losses, their differences to the first run's, and throughput over the steps, each run in its own colour. Pure.
 std::string comparison_text(const std::vector<ComparedRun>& runs);
 std::string comparison_page(const std::vector<ComparedRun>& runs);
+/// The element that a page of these runs begins with, for runs_on().
+std::string page_of_runs(const std::vector<ComparedRun>& runs);
 /// The names of the runs that a page shows, in alphabetical order, as HTML; empty if it is no such page, or an older
 /// one.
 std::string runs_on(const std::string& page);

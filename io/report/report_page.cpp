@@ -8,13 +8,14 @@
 
 #include "io/metrics/console.hpp"
 #include "io/report/html_page.hpp"
+#include "io/report/quantization_section.hpp"
 #include "io/report/routing_plots.hpp"
 
 namespace tessera {
 
 Series series_of(const std::vector<MetricsRow>& rows, const std::string& name,
                  const std::function<std::optional<double>(const MetricsRow&)>& value) {
-  Series series{name, {}, {}};
+  Series series{name, {}, {}, {}, {}};
   for (const MetricsRow& row : rows)
     if (const auto y = value(row)) {
       series.steps.push_back(static_cast<double>(row.step));
@@ -147,7 +148,8 @@ std::string plots(const RunReport& report) {
               [](const MetricsRow& row) { return row.balance_loss; }) +
          plot("Router z loss", "mean of layers, without its coefficient", Scale::linear,
               [](const MetricsRow& row) { return row.z_loss; }) +
-         plot("Learning rate", "", Scale::linear, [](const MetricsRow& row) { return row.lr; });
+         plot("Learning rate", "", Scale::linear, [](const MetricsRow& row) { return row.lr; }) +
+         quantization_plots(report.quantization, span);
 }
 
 }  // namespace
@@ -161,6 +163,7 @@ std::string to_html(const RunReport& report) {
   const std::string whose = report.starts.empty() ? "" : fmt::format(", start {}", report.starts.back().restart + 1);
   page += plots(report) + routing_plots(report.routing, marks_of(report), span_of({&report.rows}));
   page += bar_plot("Time by region" + whose, "s, " + report.regions_of, report.regions) + "</div>\n";
+  page += quantization_table(report.quantization);
   if (!report.deck.empty())
     page += fmt::format("<details><summary>Deck</summary><pre>{}</pre></details>\n", escaped(report.deck));
   return page + "</html>\n";

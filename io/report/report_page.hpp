@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "io/metrics/metrics_log.hpp"
+#include "io/metrics/quantization_log.hpp"
 #include "io/metrics/run_record.hpp"
 #include "io/report/svg_plot.hpp"
 
@@ -23,6 +24,7 @@ struct RunReport {
   std::string regions_of;             ///< whose time `regions` is: "of this start", "a step on the device, ..."
   std::vector<Bar> regions;           ///< time by region of the last start; empty while it runs
   std::string deck;                   ///< the resolved deck
+  std::vector<QuantizerFigures> quantization = {};  ///< statistics of quantizers
 };
 
 /// report.html: a self-contained page without scripts, fonts or pictures from elsewhere. Shows the starts first. Loss,

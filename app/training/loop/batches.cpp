@@ -21,7 +21,7 @@ Batches::Batches(const RunConfig& config, std::vector<CutTokens> training, const
   for (const CutTokens& corpus : training_) targets_.push_back(targets_by_window(corpus));
   const Order order = config.data.shuffle ? Order::shuffled : Order::sequential;
   for (const CutTokens& corpus : training_)
-    samplers_.emplace_back(corpus.windows.train, order, config.run.seed, samplers_.size());
+    samplers_.emplace_back(corpus.windows.train, order, config.data.seed, samplers_.size());
   reserve(plan_.rounds() * micro_);
 }
 

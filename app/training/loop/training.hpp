@@ -8,6 +8,7 @@
 #include "app/training/loop/batches.hpp"
 #include "app/training/loop/evaluation.hpp"
 #include "app/training/loop/replicas.hpp"
+#include "app/training/loop/statistics.hpp"
 #include "app/training/loop/step_timeout.hpp"
 #include "app/training/tell/late_report.hpp"
 #include "app/training/tell/profile.hpp"
@@ -52,6 +53,10 @@ class Training {
 
   /// Begins the loop: draws the weights, unless they were given or restored. Rows go to `sink` from now on.
   void begin(const RowSink& sink);
+  /// Where statistics of quantizers go, if any are made. Local.
+  void send_statistics_to(const StatisticsSink& sink) {
+    if (statistics_) statistics_->send_to(sink);
+  }
   bool done() const { return step_ >= plan_.config.run.steps; }  ///< whether the last step is made; Local
   /// Makes the next step. Throws on all ranks Error{numerical} after optimizer.max_skips steps in a row whose gradients
   /// were not finite, and the sink's problems.
@@ -84,7 +89,6 @@ class Training {
   }
 
  private:
-  void compare_replicas();
   /// To be called before work between steps, such as an evaluation. Waits have the whole time-out then, and no step is
   /// timed.
   void pause() {
@@ -102,6 +106,7 @@ class Training {
   LateReport report_;
   Profile profile_;
   std::optional<ReplicaCheck> replicas_;
+  std::optional<Statistics> statistics_;  ///< with precision.statistics_every
   StepTimeout step_timeout_;
   std::optional<double> evaluated_;
   std::int64_t step_ = 0;

@@ -25,6 +25,9 @@ TrainingLoop::TrainingLoop(const Parts& parts)
 Proceed TrainingLoop::run(const std::optional<MetricsRow>& unfinished) {
   bool whole = complete(unfinished);  // whether the last evaluation was made to its end
   training_.begin([this](const MetricsRow& row) { return log_ ? log_->row(saving_.timed(row)) : Problems(); });
+  training_.send_statistics_to([this](std::int64_t step, const std::vector<QuantizerLine>& lines) {
+    return log_ ? log_->quantized(step, lines) : Problems();
+  });
   Proceed proceed = Proceed::go_on;
   while ((proceed = saving_.at_boundary(training_.step())) == Proceed::go_on) {
     if (!sample_if_due(training_.step())) continue;  // abandoned: the boundary again, which saves and stops

@@ -62,7 +62,7 @@ RunRecord record_of(const PreparedRun& run, const RunRequest& request) {
 /// sets the old line's later ones aside. Local.
 void branch_off(const std::filesystem::path& directory, const Beginning& beginning) {
   const std::vector<std::string> left =
-      begin_branch(directory, beginning.origin.parent, beginning.kept, {metrics_file, routing_file});
+      begin_branch(directory, beginning.origin.parent, beginning.kept, {metrics_file, routing_file, quantization_file});
   if (!left.empty())
     fmt::print("a branch begins after step {}: its first checkpoint sets {} aside\n", beginning.step,
                fmt::join(left, ", "));

@@ -77,8 +77,12 @@ RunLog::RunLog(const RunPlan& plan, std::int64_t step, std::optional<Peak> peak,
       memory_(total(plan.memory)) {
   progress_.last_step = step;
   // Rows of an earlier start are cut even if this one records none.
-  const std::filesystem::path routing = directory_of(plan) / routing_file;
-  if (plan.sizes.recorded_layers > 0 || entry_at(routing) != Entry::none) routing_.emplace(routing, step);
+  const auto open = [&](auto& log, const char* name, bool records) {
+    const std::filesystem::path path = directory_of(plan) / name;
+    if (records || entry_at(path) != Entry::none) log.emplace(path, step);
+  };
+  open(routing_, routing_file, plan.sizes.recorded_layers > 0);
+  open(quantization_, quantization_file, plan.config.precision.statistics_every > 0);
   if (peak_) console_.line(utilisation_text(plan, peak_));
 }
 
@@ -147,6 +151,11 @@ Problems RunLog::row(const MetricsRow& row) {
   return problems;
 }
 
+Problems RunLog::quantized(std::int64_t step, const std::vector<QuantizerLine>& lines) {
+  events_.append(step, lines);
+  return quantization_->append(step, lines);
+}
+
 void RunLog::evaluated(const MetricsRow& row) {
   metrics_.replace_last(row);
   events_.append(row);
@@ -199,6 +208,7 @@ void RunLog::write_page(const ClosingReport& closing, const std::string& end) {
                      read_starts(read_text_file(directory / record_file)), {}, closing.regions_of, closing.regions,
                      texts_.deck};
     if (routing_) report.routing = read_routing(directory / routing_file);
+    if (quantization_) report.quantization = read_quantization(directory / quantization_file);
     for (const StepFolder& folder : folders) report.kept.push_back(folder.step);
     report.facts.emplace_back("newest checkpoint", newest_text(folders));
     report.facts.emplace_back("directory", texts_.host + ":" + std::filesystem::absolute(directory).string());

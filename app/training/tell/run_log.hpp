@@ -8,6 +8,7 @@
 #include "io/metrics/console.hpp"
 #include "io/metrics/event_file.hpp"
 #include "io/metrics/metrics_log.hpp"
+#include "io/metrics/quantization_log.hpp"
 #include "io/metrics/routing_log.hpp"
 #include "io/metrics/run_record.hpp"
 
@@ -20,8 +21,8 @@ struct RunTexts {
 };
 
 /// Rank 0's log of a run. Writes every step to metrics.jsonl and to the TensorBoard file, and what is recorded of its
-/// routing to routing.jsonl. Writes as many steps to the console as a person can follow. Writes report.html during the
-/// run and at its end. Local.
+/// routing and its quantizers to routing.jsonl and quantization.jsonl. Writes as many steps to the console as a person
+/// can follow. Writes report.html during the run and at its end. Local.
 class RunLog {
  public:
   /// `step`: steps done before, whose rows stay. `peak`: of each rank's device, if known. Throws Error{environment} if
@@ -32,6 +33,8 @@ class RunLog {
   std::int64_t reached() const { return metrics_.reached(); }    ///< the newest step of the starts before, or 0
 
   [[nodiscard]] Problems row(const MetricsRow& row);
+  /// The statistics of quantizers in a step.
+  [[nodiscard]] Problems quantized(std::int64_t step, const std::vector<QuantizerLine>& lines);
   /// The row of the step done last, now with the result of the evaluation that a stop had abandoned. Throws
   /// Error{environment}.
   void evaluated(const MetricsRow& row);
@@ -62,7 +65,8 @@ class RunLog {
     std::int64_t steps = 0;
   } unshown_;  ///< sums since the console's last line
   MetricsLog metrics_;
-  std::optional<RoutingLog> routing_;  ///< where routing is recorded
+  std::optional<RoutingLog> routing_;            ///< where routing is recorded
+  std::optional<QuantizationLog> quantization_;  ///< with precision.statistics_every
   EventFile events_;
   Console console_{stdout};
   Clock::time_point begin_ = Clock::now();

@@ -7,6 +7,7 @@
 
 #include "kernels/base/attempt.hpp"
 #include "kernels/convert/convert.hpp"
+#include "core/step/quantizer_statistics.hpp"
 #include "kernels/digest/digest.hpp"
 
 namespace tessera {
@@ -84,9 +85,11 @@ void Trace::hash_plane(Stream& stream, const Plane& plane) {
 }
 
 /// Moves recorded collectives to the rows of steps. All-gathers of weights, and the all-reduce of their amaxes, belong
-/// to the earlier step, whose weights they carry; others to the current step. Sums for the report are dropped.
+/// to the earlier step, whose weights they carry; others to the current step. Sums for the report, and what statistics
+/// exchange, are dropped.
 void Trace::sort_records(Row& earlier, Row& current) {
   for (const Record& record : records_) {
+    if (record.label == statistics_label) continue;
     const bool gather = record.collective == Collective::all_gather;
     if (gather && record.group < 0) continue;
     const bool publishes = gather || record.collective == Collective::all_reduce_max;

@@ -35,9 +35,10 @@ bool leaves_root_out(const std::vector<std::string>& patterns) {
 
 }  // namespace
 
-void DataConfig::derive(const RunConfig&) {
+void DataConfig::derive(const RunConfig& config) {
   const bool divided = kind == DataKind::text && eval_files.empty() && mixture.empty();
   eval_fraction.fill(divided ? 0.05 : 0.0);
+  seed.fill(config.run.seed);
 }
 
 void DataConfig::check(const RunConfig&, std::vector<Finding>& found) const {
@@ -65,6 +66,7 @@ std::span<const Effect> DataConfig::effects() {
       {"data.eval_seed", "data.eval_fraction", "with eval_fraction above 0, or eval_files", is_evaluated},
       {"data.eval_seed", "data.eval_windows", "with eval_windows drawn",
        [](const RunConfig& c) { return !is_evaluated(c) || c.data.eval_windows == EvalWindows::drawn; }},
+      {"data.seed", "data.shuffle", "with shuffle true", [](const RunConfig& c) { return c.data.shuffle; }},
   };
   return rows;
 }
@@ -80,6 +82,7 @@ std::span<const OtherName> DataConfig::other_names() {
       {"tokenizer_path tokenizer_model tokenizer_name tokenizer_file tokenizer_name_or_path hf_assets_path vocab_file",
        "data.tokenizer", ""},
       {"val_fraction validation_split val_split eval_split test_size", "data.eval_fraction", ""},
+      {"data_seed shuffle_seed", "data.seed", ""},
       {"data_weights dataset_weights blend mixture_weights sampling_weights", "data.mixture", ""},
       {"assistant_only_loss completion_only_loss train_on_inputs train_on_prompt mask_prompt mask_inputs answers_only",
        "data.loss_mask", "of token files that prepare.py --chat has made"},

@@ -20,6 +20,7 @@ struct DataConfig {
   EvalWindows eval_windows = EvalWindows::drawn;
   std::uint64_t eval_seed = 1234;
   bool shuffle = true;
+  Derived<std::uint64_t> seed;
   bool loss_mask = false;
   Documents documents = Documents::joined;
 
@@ -49,6 +50,7 @@ struct DataConfig {
           "Seed of drawn evaluation windows, whatever run.seed is: runs that differ in their seed compare");
     v.key("shuffle", self.shuffle, OneOf(), on_request,
           "Visit the windows of each epoch in an order drawn from the seed");
+    v.derived("seed", self.seed, at_least(0), fixed, "run.seed", "Seed of the data order");
     v.key("loss_mask", self.loss_mask, OneOf(), on_request,
           "Train and evaluate on the tokens alone that the .marks file beside each token file calls answers, as "
           "prepare.py --chat writes it");

@@ -19,6 +19,8 @@ struct PrecisionConfig {
   std::int64_t bf16_first = 0;
   std::int64_t bf16_last = 0;
   std::vector<LayerRule> layers;
+  std::int64_t statistics_every = 0;
+  Derived<std::uint64_t> seed;
 
   template <class Self, class V> static void visit(Self& self, V& v) {
     using enum Restart;
@@ -37,6 +39,9 @@ struct PrecisionConfig {
     v.key("layers", self.layers, Structure(), told,
           "Recipes of some matrices in place of `recipe`; of the rules that match a matrix the last one decides, and "
           "quantize_head, bf16_first and bf16_last are rules behind the list");
+    v.key("statistics_every", self.statistics_every, from_to(0, 1e12), may_change,
+          "Steps between statistics of what quantizers do to each matrix, in quantization.jsonl; 0: none. Same bits");
+    v.derived("seed", self.seed, at_least(0), told, "run.seed", "Seed of the draws of stochastic rounding");
   }
 
   void derive(const RunConfig& config);

@@ -21,7 +21,7 @@ std::span<const OtherName> RunSection::other_names() {
       {"max_steps train_iters max_iters num_iterations num_steps training_steps total_steps train_steps", "run.steps",
        ""},
       {"epochs num_epochs num_train_epochs max_epochs n_epochs train_epochs", "run.steps", by_steps},
-      {"random_seed data_seed rng_seed", "run.seed", ""},
+      {"random_seed rng_seed", "run.seed", ""},
       {"run_name experiment_name exp_name job_name wandb_run_name", "run.name", ""},
       {"deterministic deterministic_mode full_determinism use_deterministic_algorithms", "",
        "every run repeats: there is no key for it"},

@@ -21,7 +21,9 @@ struct RunSection {
   template <class Self, class V> static void visit(Self& self, V& v) {
     using enum Restart;
     v.key("name", self.name, Text::line, may_change, "Name of the run in logs and in the default of checkpoint.dir");
-    v.key("seed", self.seed, at_least(0), fixed, "Seed of the initial weights and of the data order");
+    v.key("seed", self.seed, at_least(0), fixed, 
+          "Seed of the initial weights and, unless data.seed and precision.seed are given, of the data order and of "
+          "stochastic rounding");
     v.required("steps", self.steps, from_to(0, 1e12), on_request,
                "Optimizer steps of the whole run, and of the schedule; 0: initial weights alone");
     v.key("mfu_peak", self.mfu_peak, from_to(0, 1e9), may_change,

@@ -18,6 +18,7 @@ struct Call : Pass {
   /// the position of the first row. Empty in training. `rotation` begins at that position.
   Tensor cache = {};
   std::int64_t position = 0;
+  Tensor row_tokens = {};  ///< of experts' rows, i32 [rows]: -1 where a row is no token's; empty: every row is one's
   Tensor positions = {};  ///< of the micro-batch's tokens in their documents; empty: in their sequences
 };
 

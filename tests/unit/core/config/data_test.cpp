@@ -58,5 +58,15 @@ TEST(DataSection, AMixtureHasAWeightForEachPattern) {
                                          "mixture is evaluated on data.eval_files"});
 }
 
+TEST(DataSection, ASeedOrdersShuffledData) {
+  RunConfig config = sound();
+  EXPECT_EQ(derived(config).data.seed.get(), config.run.seed);
+  config.data.seed = std::uint64_t{7};
+  EXPECT_EQ(derived(config).data.seed.get(), 7);
+  EXPECT_EQ(advice(config), List{});
+  config.data.shuffle = false;
+  EXPECT_EQ(advice(config), List{"data.seed: has an effect only with shuffle true"});
+}
+
 }  // namespace
 }  // namespace tessera
