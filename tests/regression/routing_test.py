@@ -21,7 +21,8 @@ class Routing(runs.Runs):
                           + (f"routing: {{every_steps: {every}}}\n" if every else ""))
 
     def recorded(self, *names):
-        return [json.loads(line) for line in self.read(*names).splitlines()]
+        """The rows of steps, without those of evaluations."""
+        return [row for row in map(json.loads, self.read(*names).splitlines()) if "load" in row]
 
     def test_rows_say_where_tokens_went(self):
         self.train(0, 2, self.deck_of("a"))
@@ -64,7 +65,9 @@ class Routing(runs.Runs):
         self.assertEqual(self.final("off"), digest)
         self.assertFalse(os.path.exists(self.path("off", "routing.jsonl")))
         self.assertNotIn("max_vio", self.json_lines("off", "metrics.jsonl")[0])
-        for ranks, setting in ((2, "recompute.mode=full"), (3, "model.moe.weights=discrete")):
+        # Of 5 and 7 ranks some have nothing to do in the last round.
+        ways = ((2, "recompute.mode=full"), (3, "model.moe.weights=discrete"), (5, "sharding=full"), (7, "recompute.mode=full"))
+        for ranks, setting in ways:
             name = f"of{ranks}"
             self.train(0, ranks, self.deck_of(name), "--set", setting)
             self.assertEqual((self.final(name), self.read(name, "routing.jsonl")), (digest, want), setting)
@@ -83,6 +86,29 @@ class Routing(runs.Runs):
             rows[name] = self.read(name, "routing.jsonl")
         for name, text in rows.items():
             self.assertEqual(text, rows["1"], name)
+
+    def kept(self, name):
+        rows = map(json.loads, self.read(name, "routing.jsonl").splitlines())
+        return [(row["step"], row["layer"], row["kept"]) for row in rows if "kept" in row]
+
+    def test_evaluations_say_which_choices_are_kept(self):
+        self.train(0, 1, self.deck_of("a"))
+        want = self.kept("a")
+        self.assertEqual([(step, layer) for step, layer, _ in want], [(step, layer) for step in (6, 8) for layer in LAYERS])
+        self.assertTrue(all(0 < kept <= 1 for _, _, kept in want) and any(kept < 1 for _, _, kept in want), want)
+        self.assertIn("Choices kept", self.read("a", "report.html"))
+        # Whatever the ranks, and wherever the run is restored: from before an evaluation that it had made, too.
+        for ranks in (2, 5):
+            self.train(0, ranks, self.deck_of(f"of{ranks}"))
+            self.assertEqual(self.kept(f"of{ranks}"), want)
+        keep = ("--set", "checkpoint.keep_last=9")
+        self.train(0, 2, self.deck_of("b"), *keep)
+        for step in (6, 3):
+            self.train(0, 3, self.deck_of("b"), *keep, "--resume", self.path("b", f"step_0000000{step}"))
+            self.assertEqual(self.kept("b"), want)
+        # A model that learns nothing keeps all.
+        self.train(0, 2, self.deck_of("still"), "--set", "optimizer.lr=0", "--set", "model.moe.bias_rate=0")
+        self.assertEqual({kept for _, _, kept in self.kept("still")}, {1})
 
     def test_a_restart_cuts_and_a_branch_sets_aside(self):
         self.train(0, 2, self.deck_of("a", every=1))
