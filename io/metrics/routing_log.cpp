@@ -130,7 +130,7 @@ Problems RoutingLog::append(std::vector<RoutingRow> rows) {
   return rows_.append(lines, rows.front().step);
 }
 
-Problems RoutingLog::append(const std::vector<KeptRow>& rows) {
+Problems RoutingLog::append_kept(const std::vector<KeptRow>& rows) {
   if (rows.empty()) return {};
   std::string lines;
   for (const KeptRow& row : rows) lines += to_json(row) + '\n';

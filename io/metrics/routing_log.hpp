@@ -24,7 +24,7 @@ class RoutingLog {
 
   /// Writes the rows of a step at once, with their change since the last recorded step; fails as RowFile::append().
   [[nodiscard]] Problems append(std::vector<RoutingRow> rows);
-  [[nodiscard]] Problems append(const std::vector<KeptRow>& rows);
+  [[nodiscard]] Problems append_kept(const std::vector<KeptRow>& rows);
 
  private:
   RowFile rows_;

@@ -6,6 +6,7 @@ usage: routing_test.py TESSERA MPIEXEC [Routing.test...]
 import json
 import math
 import os
+import subprocess
 
 import runs
 
@@ -109,6 +110,15 @@ class Routing(runs.Runs):
         # A model that learns nothing keeps all.
         self.train(0, 2, self.deck_of("still"), "--set", "optimizer.lr=0", "--set", "model.moe.bias_rate=0")
         self.assertEqual({kept for _, _, kept in self.kept("still")}, {1})
+
+    def test_a_trace_names_the_layer_whose_choices_differ(self):
+        for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+            self.train(75, 2, self.deck_of(name, every=1), "--stop-at", "2", "--set", f"run.seed={seed}", "--set", f"debug.trace={name}.jsonl")
+        rows = {(row["step"], f"layers.{row['layer']}.moe"): row["choices"] for row in self.recorded("a", "routing.jsonl")}
+        self.assertEqual({(row["step"], layer): digest for row in self.json_lines("a.jsonl") for layer, digest in row["choices"].items()}, rows)
+        for other, code, text in (("b", 0, "equal in steps 1 to 2"), ("c", 1, "differ first in step 1: choices of layers.1.moe")):
+            done = subprocess.run([runs.TESSERA, "compare", "--trace", "a.jsonl", f"{other}.jsonl"], capture_output=True, text=True, cwd=self.folder)
+            self.assertEqual((done.returncode, text in done.stdout), (code, True), done.stdout + done.stderr)
 
     def test_a_restart_cuts_and_a_branch_sets_aside(self):
         self.train(0, 2, self.deck_of("a", every=1))

@@ -161,7 +161,7 @@ Problems RunLog::log_kept(const MetricsRow& row) {
     std::vector<KeptRow> rows;
     for (std::int64_t block = 0; block < plan_.model.shape().layers && !shares.empty(); ++block)
       if (moe.blocks.contain(block)) rows.push_back({row.step, block, shares[rows.size()]});
-    problems.add(routing_->append(rows));
+    problems.add(routing_->append_kept(rows));
   });
   return problems;
 }
