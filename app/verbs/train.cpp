@@ -12,6 +12,7 @@
 #include "app/training/loop/training.hpp"
 #include "app/training/loop/training_loop.hpp"
 #include "app/training/start/beginning.hpp"
+#include "app/training/start/choices_files.hpp"
 #include "app/training/start/library_plans.hpp"
 #include "app/training/start/prepared_run.hpp"
 #include "app/training/start/records.hpp"
@@ -102,6 +103,7 @@ int train_prepared(const TrainOptions& options, Stop& stop, Mpi& mpi, const Runn
     if (mpi.rank() == 0) fmt::print("{}, nothing to do\n", what);
     return 0;
   }
+  open_choices_files(run, options, training, control);
   beginning.origin.library_plans = to_text(plans.plans);
   const std::unique_ptr<RunLog> log = open_records(run, options, plans, beginning, mpi, control);
   Saving saving({.device = device,

@@ -29,6 +29,13 @@ struct RoutingRecords {
   explicit operator bool() const { return static_cast<bool>(words); }
 };
 
+/// Choices of experts that come to a micro-batch from outside, and a place where its own are kept: i32 [layers with
+/// experts, M k], the experts of each slot. Empty: none.
+struct SlotChoices {
+  Tensor given = {};   ///< in place of the routers' own
+  Tensor chosen = {};  ///< written in forward
+};
+
 /// Key of stochastic rounding, together with a weight's name and an element's index.
 struct StepKey {
   std::uint64_t seed = 0;
@@ -63,6 +70,7 @@ struct MicroBatch {
   std::int64_t padding = 0;         ///< tokens
   Tensor target_scale = {};         ///< of the cross-entropy, f64 [1]: 1 / targets of the global batch; 0 without any
   Tensor positions = {};  ///< i32 [sequences * T], a token's place in its document; empty: a sequence is one document
+  SlotChoices choices = {};
 };
 
 }  // namespace tessera

@@ -188,6 +188,23 @@ std::int64_t recorded_layers(const RunConfig& config) {
   return moe && config.routing.every_steps > 0 ? moe->blocks().among(config.model.layers) : 0;
 }
 
+/// Sizes of a step on each rank.
+StepSizes sizes_of(const RunConfig& config, std::int64_t rounds) {
+  const std::int64_t again = config.debug.spot_check_every > 0 ? (spot_computations - 1) * config.batch.micro : 0;
+  StepSizes sizes{config.model.seq_len, config.batch.global, config.batch.micro, rounds, 0, {}, again,
+                  config.data.documents == Documents::apart};
+  const auto& moe = config.model.moe;
+  if (!moe) return sizes;
+  sizes.recorded_layers = recorded_layers(config);
+  sizes.experts = moe->experts;
+  sizes.mixtures = moe->blocks().among(config.model.layers);
+  sizes.top_k = moe->top_k;
+  sizes.given = !config.routing.replay.empty();
+  const bool probes = sizes.recorded_layers > 0 && config.eval.every_steps > 0;
+  sizes.kept_rounds = !config.routing.record.empty() ? rounds : probes ? 1 : 0;
+  return sizes;
+}
+
 /// The plan without the findings of a dry run.
 RunPlan laid_out(const RunConfig& config, int ranks, int rank) {
   Problems problems;
@@ -208,10 +225,6 @@ RunPlan laid_out(const RunConfig& config, int ranks, int rank) {
                  static_cast<int>(batch.idle_ranks())};
   // Gradients that come and go with each micro-batch leave no memory in which bf16 could wait for its gather.
   if (sync.reduces_each_micro_batch()) sync.weights.staging = GatherStaging::ring;
-  const std::int64_t again = config.debug.spot_check_every > 0 ? (spot_computations - 1) * config.batch.micro : 0;
-  const StepSizes sizes{config.model.seq_len, config.batch.global, config.batch.micro, batch.rounds(), 0, {}, again,
-                        config.data.documents == Documents::apart, recorded_layers(config),
-                        config.model.moe ? config.model.moe->experts : 0};
   return {{here,
            config.run.seed,
            config.precision.seed,
@@ -224,7 +237,7 @@ RunPlan laid_out(const RunConfig& config, int ranks, int rank) {
            {},
            config.optimizer,
            balance_of(config),
-           sizes},
+           sizes_of(config, batch.rounds())},
           config};
 }
 

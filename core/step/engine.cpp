@@ -105,7 +105,12 @@ Pass Engine::pass(GradientSink* gradients, std::int64_t round) {
   return {stream_, built_.sync, gradients,
           built_.activations, sums, observer_ && gradients ? &sums->logits : nullptr,
           {plan_.draws_seed, memory_.step()}, exchange_ ? &*exchange_ : nullptr,
-          gradients ? memory_.routing() : RoutingRecords{}};
+          gradients && counts(round) ? memory_.routing() : RoutingRecords{}};  // mutation: padding_is_recorded
+}
+
+bool Engine::counts(std::int64_t round) const {
+  const RankIn& world = mesh_.ranks().world;
+  return round * world.size + world.rank < plan_.sizes.micro_batches();
 }
 
 void Engine::gather_sums() {
@@ -317,6 +322,8 @@ Turn Engine::evaluate(const HostSequences& micro_batch) {
     const Arena::Frame frame(built_.activations);
     MicroBatch batch = memory_.micro_batch(0, micro_batch.sequences, 0);
     batch.padding = micro_batch.padding;
+    // mutation: evaluations_follow_a_record
+    batch.choices.given = {};  // routers choose by themselves
     batch.first_sequence = 0;
     plan_.model.evaluate(pass(nullptr), batch);
   }

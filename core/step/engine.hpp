@@ -117,6 +117,7 @@ class Engine {
   void gather_sums();
   Pass pass(GradientSink* gradients, std::int64_t round = 0);
   Pass shown(Pass pass, std::int64_t round) const;
+  bool counts(std::int64_t round) const;  ///< whether this rank's micro-batch of the round is no padding
   /// Whether the recipe quantizes anything: only then can a saturating format hide a value that is not finite.
   bool quantizes() const { return plan_.registry.quantizes(); }
   bool replayable() const;

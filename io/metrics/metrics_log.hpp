@@ -38,6 +38,8 @@ struct MetricsRow {
   /// largest of the layers. The keys are absent where no routing is recorded.
   std::optional<double> max_vio, max_vio_most;
   std::vector<RoutingRow> routing;  ///< the step's rows of routing.jsonl; not in metrics.jsonl
+  /// Of the evaluation after it, the experts of slots, micro-batch by micro-batch and layer by layer; likewise.
+  std::vector<std::int32_t> probed;
   bool skipped = false;      ///< no update: a gradient was not finite, or its norm was a spike
   bool spike = false;        ///< its norm was a spike (optimizer.skip_spikes)
   std::int64_t restart = 0;  ///< number of times that the run has been resumed

@@ -161,7 +161,7 @@ std::string to_html(const RunReport& report) {
     page += fmt::format("<dt>{}</dt><dd>{}</dd>\n", escaped(what), escaped(value));
   page += "</dl>\n" + starts_table(report) + key_of(marks_of(report), report) + "<div class=\"plots\">\n";
   const std::string whose = report.starts.empty() ? "" : fmt::format(", start {}", report.starts.back().restart + 1);
-  page += plots(report) + routing_plots(report.routing, marks_of(report), span_of({&report.rows}));
+  page += plots(report) + routing_plots(report.routing, report.kept_choices, marks_of(report), span_of({&report.rows}));
   page += bar_plot("Time by region" + whose, "s, " + report.regions_of, report.regions) + "</div>\n";
   page += quantization_table(report.quantization);
   if (!report.deck.empty())

@@ -25,6 +25,7 @@ struct RunReport {
   std::vector<Bar> regions;           ///< time by region of the last start; empty while it runs
   std::string deck;                   ///< the resolved deck
   std::vector<QuantizerFigures> quantization = {};  ///< statistics of quantizers
+  std::vector<KeptRow> kept_choices = {};  ///< of `routing`, by evaluation
 };
 
 /// report.html: a self-contained page without scripts, fonts or pictures from elsewhere. Shows the starts first. Loss,

@@ -68,21 +68,23 @@ void Batches::read_training(std::int64_t sequence, std::int64_t sample) {
   }
 }
 
-const HostSequences& Batches::training(std::int64_t step, std::int64_t first, bool checked) {
+HostSequences& Batches::training(std::int64_t step, std::int64_t first, bool checked) {
   const std::int64_t own = plan_.rounds();
   reserve((own + (checked ? spot_computations - 1 : 0)) * micro_);
   batch_.checked = checked;
   batch_.padding = 0;
   batch_.counted = targets_of_step(first);
   batch_.step = static_cast<std::uint64_t>(step) + 1;
+  pieces_.clear();
   for (std::int64_t round = 0; round < own; ++round) {
-    SampleRange piece = plan_.micro_batch(round, ranks_.world.rank);
-    if (piece.count == 0) piece = plan_.micro_batch(round - 1, ranks_.world.rank);
-    read_training(round * micro_, first + piece.first);
+    const SampleRange piece = plan_.micro_batch(round, ranks_.world.rank);
+    pieces_.push_back(piece.count > 0 ? piece : plan_.micro_batch(round - 1, ranks_.world.rank));
   }
   if (checked)
     for (int number = 1; number < spot_computations; ++number)
-      read_training((own + number - 1) * micro_, first + plan_.micro_batch(0, ranks_.further_on(number)).first);
+      pieces_.push_back(plan_.micro_batch(0, ranks_.further_on(number)));
+  for (std::size_t i = 0; i < pieces_.size(); ++i)
+    read_training(static_cast<std::int64_t>(i) * micro_, first + pieces_[i].first);
   return batch_;
 }
 
@@ -91,6 +93,7 @@ const HostSequences& Batches::evaluation(std::int64_t pass) {
   reserve(micro_);
   batch_.checked = false;
   batch_.step = 0;
+  batch_.given.clear();
   std::int64_t last = 0;
   for (std::int64_t i = 0; i < piece.count; ++i) {
     read(held_, i, piece.first + i);

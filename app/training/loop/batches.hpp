@@ -26,7 +26,9 @@ class Batches {
   /// This rank's micro-batches of step `step` (from 0), round after round. The batch's samples begin with number
   /// `first`. Where the rank is idle in the last round, padding: the sequences of the round before again, which spread
   /// over experts as others do. `checked`: behind them the micro-batches that a spot check computes again.
-  const HostSequences& training(std::int64_t step, std::int64_t first, bool checked = false);
+  HostSequences& training(std::int64_t step, std::int64_t first, bool checked = false);
+  /// The sequences of the global batch in the micro-batches that training() made last, in its order.
+  const std::vector<SampleRange>& pieces() const { return pieces_; }
 
   const EvaluationPlan& evaluation() const { return evaluation_; }
   /// Targets of the whole evaluation.
@@ -49,6 +51,7 @@ class Batches {
   std::int64_t micro_;
   EvaluationPlan evaluation_;
   HostSequences batch_;
+  std::vector<SampleRange> pieces_;
   bool documents_;                                   ///< whether batches have positions
   std::vector<std::vector<std::int32_t>> targets_;   ///< by corpus and window; empty where every token is a target
   std::vector<std::int32_t> held_targets_;           ///< by window of `held_`, likewise

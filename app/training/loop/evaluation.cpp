@@ -1,5 +1,7 @@
 #include "app/training/loop/evaluation.hpp"
 
+#include <utility>
+
 namespace tessera {
 
 bool evaluation_due(const RunConfig& config, std::int64_t step) {
@@ -7,10 +9,13 @@ bool evaluation_due(const RunConfig& config, std::int64_t step) {
   return every > 0 && (step % every == 0 || step == config.run.steps);
 }
 
-std::optional<double> evaluation_loss(Engine& engine, Batches& batches, const Pressed& pressed) {
+std::optional<double> evaluation_loss(Engine& engine, Batches& batches, const Pressed& pressed,
+                                      std::vector<std::int32_t>* chosen) {
   double loss = 0;
   const auto add = [&](Turn turn) {
-    for (const StepSums& piece : engine.report(turn).sums) loss += piece.loss;  // piece j is rank j mod ranks'
+    StepReport report = engine.report(turn);
+    if (chosen) *std::exchange(chosen, nullptr) = std::move(report.chosen);
+    for (const StepSums& piece : report.sums) loss += piece.loss;  // piece j is rank j mod ranks'
   };
   std::optional<Turn> before;  // the pass before, whose report is read while the next pass runs
   bool abandoned = false;

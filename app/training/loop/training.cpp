@@ -71,7 +71,8 @@ void Training::make_step() {
   profile_.before(number);
   const bool checked = config.debug.spot_check_every > 0 && number % config.debug.spot_check_every == 0;
   if (checked) report_.finish();  // a machine's fault ends the run here, and the step before is done
-  const HostSequences& batch = batches_.training(step_, next_sample_, checked);
+  HostSequences& batch = batches_.training(step_, next_sample_, checked);
+  if (replay_) replay_->give(batch, batches_.pieces(), number, control_);
   if (statistics_) statistics_->before(number);
   const auto rate = static_cast<float>(learning_rate(config.optimizer, config.run.steps, number));
   const Turn turn = engine_.step(batch, {rate, report_.norm_limit(number)});
@@ -87,7 +88,7 @@ void Training::make_step() {
 bool Training::evaluate_if_due(const Pressed& pressed) {
   evaluated_.reset();
   if (!evaluation_due(plan_.config, step_) || !evaluates()) return true;
-  return report_.evaluated([&] { return evaluated_ = evaluate(pressed); });
+  return report_.evaluated([&] { return evaluated_ = evaluate(pressed); }, probed_);
 }
 
 void Training::end_step() {
@@ -107,7 +108,7 @@ void Training::finish() {
 std::optional<double> Training::evaluate(const Pressed& pressed) {
   const Region region(device_.compute(), RegionName::evaluate);
   pause();
-  return evaluation_loss(engine_, batches_, pressed);
+  return evaluation_loss(engine_, batches_, pressed, &probed_);
 }
 
 std::vector<float> Training::next_logits(const std::vector<std::int32_t>& ids) {

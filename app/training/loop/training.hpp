@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "app/training/loop/batches.hpp"
+#include "app/training/loop/choices.hpp"
 #include "app/training/loop/evaluation.hpp"
 #include "app/training/loop/replicas.hpp"
 #include "app/training/loop/statistics.hpp"
@@ -51,6 +52,11 @@ class Training {
   /// Passes on the row of the last step, if that is outstanding. Throws like make_step().
   void catch_up() { report_.finish(); }
 
+  /// From now on writes the choices of experts of each step, or takes them from a record. To be called before begin(),
+  /// on all ranks. Local.
+  void record_choices(std::unique_ptr<RecordedChoices> record) { report_.record_choices(std::move(record)); }
+  void replay_choices(std::unique_ptr<ReplayedChoices> replay) { replay_ = std::move(replay); }
+
   /// Begins the loop: draws the weights, unless they were given or restored. Rows go to `sink` from now on.
   void begin(const RowSink& sink);
   /// Where statistics of quantizers go, if any are made. Local.
@@ -80,9 +86,13 @@ class Training {
 
   /// The loss of the evaluation that followed the last step made, as its row has it; nothing if none did. Local.
   std::optional<double> evaluated() const { return evaluated_; }
+  /// StepReport::chosen of the last evaluation's first pass. On rank 0 its first micro-batch is the same
+  /// whatever the ranks. Local.
+  const std::vector<std::int32_t>& probed() const { return probed_; }
 
   Engine& engine() { return engine_; }
   std::int64_t step() const { return step_; }  ///< steps done; Local
+  std::int64_t next_sample() const { return next_sample_; }  ///< the first of the next step; Local
   /// Number of allocations of device memory after the second step. Local.
   std::int64_t late_allocations() const {
     return device_.allocations() - early_allocations_.value_or(device_.allocations());
@@ -99,6 +109,7 @@ class Training {
   Device& device_;
   const RunPlan& plan_;
   Batches batches_;
+  std::unique_ptr<ReplayedChoices> replay_;  ///< null without routing.replay
   Mesh& mesh_;
   Control& control_;
   Engine engine_;
@@ -109,6 +120,7 @@ class Training {
   std::optional<Statistics> statistics_;  ///< with precision.statistics_every
   StepTimeout step_timeout_;
   std::optional<double> evaluated_;
+  std::vector<std::int32_t> probed_;
   std::int64_t step_ = 0;
   std::int64_t next_sample_ = 0;  ///< first sample of the next step
   std::int64_t settled_ = 0;                       ///< number of the second step since begin()

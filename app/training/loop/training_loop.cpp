@@ -50,6 +50,7 @@ bool TrainingLoop::complete(const std::optional<MetricsRow>& unfinished) {
     attempt(problems, [&] {
       MetricsRow whole = *unfinished;
       whole.eval_loss = static_cast<float>(*loss);
+      whole.probed = training_.probed();
       log_->evaluated(whole);
     });
   control_.agree(problems);

@@ -17,6 +17,7 @@
 #include "app/cli/memory.hpp"
 #include "app/cli/threads.hpp"
 #include "app/training/start/changes.hpp"
+#include "app/training/start/choices_files.hpp"
 #include "app/training/start/corpus_reading.hpp"
 #include "app/training/start/disk_room.hpp"
 #include "app/training/start/evaluated.hpp"
@@ -27,6 +28,7 @@
 #include "io/data/mapped_file.hpp"
 #include "io/data/no_text.hpp"
 #include "io/files/text_file.hpp"
+#include "io/metrics/choices_file.hpp"
 #include "io/metrics/console.hpp"
 #include "io/metrics/run_directory.hpp"
 #include "kernels/base/index.hpp"
@@ -291,6 +293,7 @@ void check_given_weights(Prepared& run, Problems& problems) {
 void check_debug_files(const RunConfig& config, Problems& problems) {
   check_file("debug.trace", config.debug.trace, "{\"step\"", config.checkpoint.dir.get(), problems);
   check_file("debug.profile", config.debug.profile, "{\"displayTimeUnit\"", config.checkpoint.dir.get(), problems);
+  check_file("routing.record", config.routing.record, ChoicesFile::beginning, config.checkpoint.dir.get(), problems);
 }
 
 void cut_again(Prepared& run, Problems& problems) {
@@ -328,6 +331,7 @@ Prepared examine(const std::string& deck, const std::vector<Override>& overrides
       if (!of_directory.empty()) return;
       const std::vector<StepFolder> steps = step_folders(config.checkpoint.dir.get());
       problems.add(problems_with_room(*run.plan, steps.empty() ? "" : steps.back().path, -1));
+      if (steps.empty()) check_choices_files(run, {}, {}, problems);
     });
   if (of_directory.empty()) check_given_weights(run, problems);
   problems.add(problems_with_threads(config.run.threads.get()));

@@ -69,7 +69,8 @@ std::string corpus_text(const Prepared& run);
 /// Text of how many epochs of each corpus `samples` samples are.
 std::string epochs_text(const Prepared& run, std::int64_t samples);
 
-/// Adds problems if the files of debug.trace and debug.profile cannot be written, or are there and of another kind.
+/// Adds problems if the files of debug.trace, debug.profile and routing.record cannot be written, or are there and of
+/// another kind.
 /// Leaves none. Local.
 void check_debug_files(const RunConfig& config, Problems& problems);
 

@@ -14,6 +14,7 @@
 #include "io/files/access.hpp"
 #include "io/files/text_file.hpp"
 #include "io/metrics/routing_log.hpp"
+#include "io/metrics/routing_probe.hpp"
 #include "io/metrics/run_directory.hpp"
 #include "io/metrics/run_record.hpp"
 #include "kernels/base/attempt.hpp"
@@ -62,7 +63,8 @@ RunRecord record_of(const PreparedRun& run, const RunRequest& request) {
 /// sets the old line's later ones aside. Local.
 void branch_off(const std::filesystem::path& directory, const Beginning& beginning) {
   const std::vector<std::string> left =
-      begin_branch(directory, beginning.origin.parent, beginning.kept, {metrics_file, routing_file, quantization_file});
+      begin_branch(directory, beginning.origin.parent, beginning.kept,
+                   {metrics_file, routing_file, routing_probe_file, quantization_file});
   if (!left.empty())
     fmt::print("a branch begins after step {}: its first checkpoint sets {} aside\n", beginning.step,
                fmt::join(left, ", "));

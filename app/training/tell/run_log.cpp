@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <ctime>
+#include <span>
 #include <utility>
 
 #include "app/training/tell/summary.hpp"
@@ -83,6 +84,7 @@ RunLog::RunLog(const RunPlan& plan, std::int64_t step, std::optional<Peak> peak,
   };
   open(routing_, routing_file, plan.sizes.recorded_layers > 0);
   open(quantization_, quantization_file, plan.config.precision.statistics_every > 0);
+  if (plan_.sizes.recorded_layers > 0) probe_.emplace(directory_of(plan) / routing_probe_file, step);
   if (peak_) console_.line(utilisation_text(plan, peak_));
 }
 
@@ -138,6 +140,7 @@ Problems RunLog::row(const MetricsRow& row) {
   if (peak_) whole.mfu = utilisation(plan_, *peak_, row.step_ms / 1e3);
   Problems problems = metrics_.append(whole);
   if (routing_) problems.add(routing_->append(row.routing));
+  problems.add(log_kept(row));
   events_.append(whole);
   progress_.last_step = row.step;
   longest_wait_ = std::max(longest_wait_, Clock::now() - std::exchange(last_row_, Clock::now()));
@@ -156,8 +159,25 @@ Problems RunLog::quantized(std::int64_t step, const std::vector<QuantizerLine>& 
   return quantization_->append(step, lines);
 }
 
+Problems RunLog::log_kept(const MetricsRow& row) {
+  Problems problems;
+  if (!probe_ || row.probed.empty()) return problems;
+  attempt(problems, [&] {
+    const MoeShape& moe = *plan_.model.shape().moe;
+    const StepSizes& sizes = plan_.sizes;
+    const auto first = std::span(row.probed).first(static_cast<std::size_t>(sizes.mixtures * sizes.slots()));
+    const std::vector<double> shares = probe_->kept(row.step, sizes.mixtures, moe.top_k, first);
+    std::vector<KeptRow> rows;
+    for (std::int64_t block = 0; block < plan_.model.shape().layers && !shares.empty(); ++block)
+      if (moe.blocks.contain(block)) rows.push_back({row.step, block, shares[rows.size()]});
+    problems.add(routing_->append_kept(rows));
+  });
+  return problems;
+}
+
 void RunLog::evaluated(const MetricsRow& row) {
   metrics_.replace_last(row);
+  log_kept(row).raise();
   events_.append(row);
   show(row);
 }
@@ -207,7 +227,10 @@ void RunLog::write_page(const ClosingReport& closing, const std::string& end) {
     RunReport report{plan_.config.run.name, directory.string(), figures_of(plan_, rows, peak_), rows, {},
                      read_starts(read_text_file(directory / record_file)), {}, closing.regions_of, closing.regions,
                      texts_.deck};
-    if (routing_) report.routing = read_routing(directory / routing_file);
+    if (routing_) {
+      report.routing = read_routing(directory / routing_file);
+      report.kept_choices = read_kept(directory / routing_file);
+    }
     if (quantization_) report.quantization = read_quantization(directory / quantization_file);
     for (const StepFolder& folder : folders) report.kept.push_back(folder.step);
     report.facts.emplace_back("newest checkpoint", newest_text(folders));

@@ -10,6 +10,7 @@
 #include "io/metrics/metrics_log.hpp"
 #include "io/metrics/quantization_log.hpp"
 #include "io/metrics/routing_log.hpp"
+#include "io/metrics/routing_probe.hpp"
 #include "io/metrics/run_record.hpp"
 
 namespace tessera {
@@ -46,6 +47,8 @@ class RunLog {
 
  private:
   using Clock = std::chrono::steady_clock;
+  /// Compares an evaluation's choices with those of the evaluation before, in routing.jsonl.
+  [[nodiscard]] Problems log_kept(const MetricsRow& row);
   bool worth_a_line(const MetricsRow& row) const;
   void show(const MetricsRow& row);
   /// Writes report.html; problems are printed and do not fail the run. `end`: how the run stands.
@@ -66,6 +69,7 @@ class RunLog {
   } unshown_;  ///< sums since the console's last line
   MetricsLog metrics_;
   std::optional<RoutingLog> routing_;            ///< where routing is recorded
+  std::optional<RoutingProbe> probe_;            ///< likewise
   std::optional<QuantizationLog> quantization_;  ///< with precision.statistics_every
   EventFile events_;
   Console console_{stdout};

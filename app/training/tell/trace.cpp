@@ -116,6 +116,7 @@ void Trace::report(std::int64_t step, const StepReport& report, double loss, std
   row_.loss = loss;
   row_.norm = report.clip.norm;
   row_.chain = chain;
+  row_.routing = report.routing;
   row_.logits = 0;
   for (const StepSums& sums : report.sums) row_.logits += sums.logits;
 }
@@ -152,6 +153,19 @@ void Trace::open() {
   file_.open(path_, std::ios::trunc);
 }
 
+nlohmann::ordered_json Trace::choices() const {
+  nlohmann::ordered_json digests;
+  const GptShape& shape = plan_.model.shape();
+  auto words = row_.routing.begin();
+  for (std::int64_t block = 0; block < shape.layers && words != row_.routing.end(); ++block) {
+    if (!shape.has_experts(block)) continue;
+    const auto digest = static_cast<std::uint64_t>(words[RoutingRecord::choices(shape.moe->experts)]);
+    digests[fmt::format("layers.{}.moe", block)] = hex(digest);
+    words += RoutingRecord::words(shape.moe->experts);
+  }
+  return digests;
+}
+
 void Trace::write_row(const std::vector<std::uint64_t>& sums, Problems& problems) {
   const auto n = names_.size();
   const auto digest_of = [&](auto which, std::size_t i) { return hex(sums[static_cast<std::size_t>(which) * n + i]); };
@@ -161,6 +175,7 @@ void Trace::write_row(const std::vector<std::uint64_t>& sums, Problems& problems
       {"loss", row_.loss},
       {"norm", row_.norm},
       {"logits", hex(row_.logits)}};
+  if (!row_.routing.empty()) row["choices"] = choices();
   for (std::size_t i = 0; i < n; ++i) {
     row["gradients"][names_[i]] = digest_of(Traced::gradient, i);
     row["masters"][names_[i]] = digest_of(Traced::master, i);

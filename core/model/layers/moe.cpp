@@ -93,7 +93,12 @@ void Moe::route_tokens(const Call& call, const Tensor& x, const Routing& routing
   const Tensor logits = routing.logits ? routing.logits : call.arena.temp(sum_type_, routing.scores.shape);
   router_forward(call.stream, logits, x, call.weights.operand(call.stream, router_, Side::rowwise)->data);
   const Use bias = use_of(call, bias_);
-  route(call.stream, call.arena, rows_.router_shape(x.rows()), routing, logits, bias->data);
+  RouteGiven given;
+  if (const Tensor& choices = call.choices.given) given.choices = choices.row_range(number_, 1);
+  if (call.taken) given.taken = call.taken.row_range(number_, 1);
+  route(call.stream, call.arena, rows_.router_shape(x.rows()), routing, logits, bias->data, given);
+  if (const Tensor& chosen = call.choices.chosen)
+    copy(call.stream, chosen.row_range(number_, 1).view(routing.expert.shape), routing.expert);
 }
 
 void Moe::forward(const Call& call, const Tensor& x, const Saved& saved, const Tensor& y) const {
@@ -199,9 +204,13 @@ void Moe::router_backward(const Call& call, const Tensor& dlogits, const Tensor&
 }
 
 void Moe::record(const Call& call, const RouterShape& shape, const Routing& routing) const {
-  record_routing(call.stream, shape, routing, call.routing.words.row_range(number_, 1), call.first_token);
-  if (const Use bias = use_of(call, bias_); bias->data)
-    convert(call.stream, call.routing.bias.row_range(number_, 1), bias->data);
+  const Tensor words = call.routing.words.row_range(number_, 1);
+  record_routing(call.stream, shape, routing, words, call.first_token);
+  const Use bias = use_of(call, bias_);
+  if (bias->data) convert(call.stream, call.routing.bias.row_range(number_, 1), bias->data);
+  if (call.choices.given)
+    count_differing(call.stream, shape, routing, bias->data,
+                    words.as<std::int64_t>() + RoutingRecord::differ(moe_.experts));
 }
 
 }  // namespace tessera
