@@ -185,7 +185,7 @@ BLOCKS = {"fp8_block": (128, 128), "fp8_block_1d": (1, 128), "mxfp8": (1, 32), "
 
 
 def dequantized(path, name):
-    """The rowwise copy of a tensor that `tessera quantize` wrote, decoded to fp32 [M, K] or [E, M, K]."""
+    """The rowwise copy of a tensor that `tessera quantize` wrote, decoded to fp32 [M, K] or [E, M, K], without the padding of a vocabulary."""
     import h5py
     if not pathlib.Path(path).is_file():
         raise FileNotFoundError(f"{path}: is no file, and one that `tessera quantize` wrote is needed")
@@ -215,6 +215,7 @@ def _tensor_step(amax, largest):
 
 def _decoded(form, shape, data, scales, amax):
     rows, columns = shape
+    data = data.reshape(-1, data.shape[-1])[:rows]  # rows behind these pad the vocabulary
     if BLOCKS[form] is None:
         codes = E5M2 if form.endswith("e5m2") else E4M3
         return codes[data.reshape(rows, columns)] * _tensor_step(np.float32(np.asarray(amax).reshape(-1)[0]), np.nanmax(codes))

@@ -454,14 +454,14 @@ class Parser {
         ->required()
         ->type_name("");
     verb->add_option("--tensor", quantize_.tensors,
-                     "A tensor's name; may be given again; none: all of 2 and 3 dimensions")
+                     "A tensor's name; may be given again; none: all of 2 and 3 dimensions, or all held as codes")
         ->type_name("NAME")
         ->expected(1)
         ->allow_extra_args(false)
         ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-    add_choice(verb, "--format", "What to quantize to", quantized_formats(), [this](const std::string& text) {
-      quantize_.format = find_format(text).value();
-    })->required();
+    add_choice(verb, "--format", "What to quantize to; without it a run's or step's weights as training holds them",
+               quantized_formats(),
+               [this](const std::string& text) { quantize_.format = find_format(text).value(); });
     verb->add_option("--out", quantize_.out, "The HDF5 file to write; must not exist")->required()->type_name("OUT");
     verb->add_flag_callback(
         "--no-bf16", [this] { quantize_.precision = Precision::as_given; },

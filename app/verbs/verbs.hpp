@@ -102,7 +102,7 @@ struct CheckpointConvertOptions {
 struct QuantizeOptions {
   std::string in, out;               ///< in: safetensors or HDF5; out: HDF5
   std::vector<std::string> tensors;  ///< empty: every matrix and stack of matrices
-  FormatId format{};                 ///< a quantized format
+  std::optional<FormatId> format;    ///< a quantized format; empty: as training holds each weight
   Precision precision = Precision::bf16_first;
   Format answer = Format::text;
 };

@@ -322,6 +322,7 @@ class Quantize(Cli):
     def test_refusals(self):
         source = self.source()
         self.expect(2, "quantize", source, "--format", "bf16", "--out", "out.h5")
+        self.assertIn("is no run or step", self.expect(2, "quantize", source, "--out", "out.h5").stderr)
         self.expect(5, "quantize", source, "--format", "mxfp8", "--out", "out.h5", "--tensor", "absent")
         values = bytes(4 * 64)
         names = ["layers.0.attention.qkv.weight", "layers.1.attention.qkv.weight", "layers.0.mlp.up.weight"]

@@ -6,7 +6,6 @@
 #include <cstdio>
 #include <utility>
 
-#include "core/config/treatments.hpp"
 #include "io/checkpoint/branch.hpp"
 #include "io/checkpoint/folder.hpp"
 #include "io/checkpoint/storage.hpp"
@@ -19,14 +18,14 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// quantized.h5: weights in the recipe's format, made from the masters as by `tessera quantize`.
+/// quantized.h5: the weights that training holds as codes, made from the masters as by `tessera quantize`.
 std::optional<DerivedFile> quantized_weights(const RunConfig& config) {
   if (!config.checkpoint.quantized) return std::nullopt;
-  const auto work_in = [format = coded_weights(config).front()](const fs::path& folder) {
+  const auto work_in = [weights = trained_weights(config)](const fs::path& folder) {
     QuantizeFileOptions options;
     options.in = folder / model_file;
     options.out = folder / quantized_file;
-    options.format = format;
+    options.formats = weights;
     options.panel_elements = std::int64_t{1} << 20;  // small, since the run's own memory is allocated too
     return options;
   };
