@@ -190,7 +190,7 @@ Accumulating Engine::accumulate(std::uint64_t* digests) {
 
 /// The pass of a round, shown to the step's observer unless the rank is idle in the round.
 Pass Engine::shown(Pass pass, std::int64_t round) const {
-  if (!shown_to_ || round >= memory_.counted_sums().rows()) return pass;  // mutation: padding_is_measured
+  if (!shown_to_ || !counts(round)) return pass;  // mutation: padding_is_measured
   shown_to_->begin_micro_batch();
   pass.observer = shown_to_;
   return pass;

@@ -396,7 +396,7 @@ void ParamSync::unshard_all(Stream& stream) {
     mutation("recomputed_factors_are_measured_twice", "statistics count what recomputation quantizes again",
              Dropped(), "regression.statistics.fp8_block"),
     mutation("padding_is_measured", "statistics count the padding of ranks that are idle in the last round",
-             Swapped(" || round >= memory_.counted_sums().rows()", ""),
+             Swapped(" || !counts(round)", ""),
              "regression.statistics.elements_are_those_of_all_micro_batches"),
     mutation("rows_of_no_token_are_measured", "statistics count the gaps between the rows of experts",
              Swapped("job.tokens == nullptr || job.tokens[p.row + row] >= 0", "p.row + row >= 0"),
