@@ -59,9 +59,13 @@ Saving::Seconds Saving::needed() const { return writer_.under_way() ? 2 * longes
 bool Saving::pressed() { return stop_.presses(needed(), control_); }
 
 Proceed Saving::at_boundary(std::int64_t step) {
+void Saving::add_to_best(std::int64_t step, const std::vector<double>& losses) {
+  best_.add(step, static_cast<float>(losses[followed_set(config_)]));
+}
+
   const std::int64_t before = saved_;
   const bool busy = writer_.under_way();
-  if (const std::optional<double> loss = training_.evaluated()) best_.add(step, static_cast<float>(*loss));
+  if (const auto& losses = training_.evaluated()) add_to_best(step, *losses);
   const bool last = step == config_.run.steps || best_.enough(config_.run);
   const bool stop = stop_.due(step, needed(), control_) && !last;
   const std::int64_t every = config_.checkpoint.every_steps;

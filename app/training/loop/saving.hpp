@@ -41,8 +41,8 @@ class Saving {
   bool pressed();
   std::int64_t saved() const { return saved_; }  ///< the step saved last; -1: none. Local.
   const BestStep& best() const { return best_; }  ///< Local.
-  /// Takes the loss of an evaluation that a stop had abandoned, after the step saved last. Local.
-  void add_evaluation(double loss) { best_.add(saved_, static_cast<float>(loss)); }
+  /// Takes the losses, by set, of an evaluation that a stop had abandoned, after the step saved last. Local.
+  void add_evaluation(const std::vector<double>& losses) { add_to_best(saved_, losses); }
   std::int64_t snapshot_bytes() const { return snapshot_ ? snapshot_->bytes() : 0; }  ///< Local.
   /// Adds to a row the time for which saves have blocked training since the last call, if any did. Local.
   MetricsRow timed(MetricsRow row);
@@ -55,6 +55,7 @@ class Saving {
   Seconds needed() const;
   enum class Waiting { until_committed, not_at_all };
   void advance(Waiting waiting);
+  void add_to_best(std::int64_t step, const std::vector<double>& losses);
   void save(std::int64_t step);
   void try_to_save(std::int64_t step);
   void report_failure(std::int64_t step, const Error& error) const;

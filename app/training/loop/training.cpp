@@ -104,10 +104,10 @@ void Training::compare_replicas() {
   replicas_->compare(engine_.stream(), engine_.sync(), control_, step_);
 }
 
-std::optional<double> Training::evaluate(const Pressed& pressed) {
+std::optional<std::vector<double>> Training::evaluate(const Pressed& pressed) {
   const Region region(device_.compute(), RegionName::evaluate);
   pause();
-  return evaluation_loss(engine_, batches_, pressed);
+  return evaluation_losses(engine_, batches_, plan_.config.eval.weights, pressed);
 }
 
 std::vector<float> Training::next_logits(const std::vector<std::int32_t>& ids) {

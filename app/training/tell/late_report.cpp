@@ -53,11 +53,11 @@ void LateReport::read() {
   if (config_.optimizer.skip_spikes > 0) window_.add(report.clip.norm);
 }
 
-bool LateReport::evaluated(const std::function<std::optional<double>()>& evaluate) {
+bool LateReport::evaluated(const std::function<std::optional<std::vector<double>>()>& evaluate) {
   read();
-  const std::optional<double> loss = evaluate();
-  if (loss) unread_->row->eval_loss = static_cast<float>(*loss);
-  return loss.has_value();
+  const std::optional<std::vector<double>> losses = evaluate();
+  if (losses) add_evaluation(*unread_->row, config_, *losses);
+  return losses.has_value();
 }
 
 void LateReport::finish() {

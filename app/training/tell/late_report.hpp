@@ -1,6 +1,7 @@
 #pragma once
 #include <functional>
 #include <optional>
+#include <vector>
 
 #include "app/training/tell/step_row.hpp"
 #include "app/training/tell/trace.hpp"
@@ -37,9 +38,10 @@ class LateReport {
   /// To be called when a step has been enqueued, with the progress at its end: passes on the row of the step before.
   /// Throws like finish(). Collective over the world.
   void begun(const Progress& progress, Turn turn);
-  /// Calls `evaluate` and adds its result, if it gives one, to the row of the last step; returns whether it has. Reads
-  /// that step's report first, since an evaluation uses the same memory. Collective over the world, like `evaluate`.
-  bool evaluated(const std::function<std::optional<double>()>& evaluate);
+  /// Calls `evaluate` and adds its losses by set, if it gives any, to the row of the last step; returns whether it has.
+  /// Reads that step's report first, since an evaluation uses the same memory. Collective over the world, like
+  /// `evaluate`.
+  bool evaluated(const std::function<std::optional<std::vector<double>>()>& evaluate);
   /// To be called when something other than a step runs. The next step is timed from its own begin instead of from the
   /// end of the step before. Local.
   void pause() { back_to_back_ = false; }
