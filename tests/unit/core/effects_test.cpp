@@ -73,6 +73,8 @@ const Situation situations[] = {
      [](RunConfig& c) { c.checkpoint.async = true; }},
     {"checkpoint.keep_best", [](RunConfig& c) { c.eval.every_steps = 10; },
      [](RunConfig& c) { c.checkpoint.keep_best = true; }},
+    {"run.hook_timeout_s", [](RunConfig& c) { c.run.on_save = "true"; },
+     [](RunConfig& c) { c.run.hook_timeout_s = 5; }},
     {"eval.follow", [](RunConfig& c) { c.data.eval_sets = {{"code", {"code.txt"}}}; },
      [](RunConfig& c) { c.eval.follow = "code"; }},
     {"run.stop_after", [](RunConfig& c) { c.eval.every_steps = 10; }, [](RunConfig& c) { c.run.stop_after = 2; }},
