@@ -14,7 +14,6 @@ struct ConsoleRow {
   std::int64_t step = 0, steps = 0;
   float loss = 0;
   std::optional<float> eval_loss;
-  std::vector<std::pair<std::string, float>> eval_sets = {};  ///< losses by name, shown in its place
   float norm = 0, lr = 0;
   double step_ms = 0;
   std::optional<double> mfu;  ///< share of the peak, 0..1; empty on unknown hardware
@@ -22,6 +21,7 @@ struct ConsoleRow {
   std::int64_t memory_bytes = 0;
   double seconds_left = 0;
   bool skipped = false, spike = false;
+  std::vector<std::pair<std::string, float>> eval_sets = {};  ///< losses by name, shown in the place of eval_loss
 };
 
 /// "step 120/5000 | loss 3.2171 | norm 1.02 | lr 3.0e-04 | 123 ms | 512k tok/s | 61.3 GiB | ETA 10:02"; "| eval 3.3012"

@@ -125,7 +125,6 @@ void RunLog::show(const MetricsRow& row) {
                  .steps = steps,
                  .loss = row.loss,
                  .eval_loss = row.eval_loss,
-                 .eval_sets = shown_sets(row),
                  .norm = row.grad_norm,
                  .lr = row.lr,
                  .step_ms = mean,
@@ -134,7 +133,8 @@ void RunLog::show(const MetricsRow& row) {
                  .memory_bytes = memory_,
                  .seconds_left = left,
                  .skipped = row.skipped,
-                 .spike = row.spike});
+                 .spike = row.spike,
+                 .eval_sets = shown_sets(row)});
     row.skipped ? console_.warning(line) : console_.line(line);
   }
   if (row.step < steps && (printed_ > drawn_ || Clock::now() - drawn_ >= std::chrono::milliseconds(100))) {
