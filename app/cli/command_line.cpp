@@ -488,6 +488,13 @@ class Parser {
   QuantizeOptions quantize_;
 };
 
+/// Whether this process prints errors of the command line. All ranks of a launch parse it before MPI starts, and only
+/// the first may print; verbs that are no part of a launch always do.
+bool speaks(int argc, char* const* argv) {
+  const std::string_view verb = argc > 1 ? argv[1] : "";
+  return (verb != "train" && verb != "eval" && verb != "audit" && verb != "generate") || first_of_launch();
+}
+
 int run_verb(const Verb& verb, bool speaking) {
   try {
     return verb();
@@ -509,7 +516,7 @@ int run_command_line(int argc, char* const* argv) {
   Parser parser;
   Verb verb;
   int code = 0;
-  const bool speaking = first_of_launch();  // all ranks of a launch parse the same, before MPI starts
+  const bool speaking = speaks(argc, argv);
   try {
     verb = parser.parse(argc, argv);
   } catch (const CLI::Error& error) {
