@@ -1,3 +1,4 @@
+#include <cmath>
 #include <cstdio>
 #include <filesystem>
 
@@ -81,6 +82,9 @@ nlohmann::ordered_json to_json(const std::vector<ComparedRun>& runs) {
   };
   const auto common = common_step(runs);
   if (common) json["quantization_step"] = *common;
+  const auto real = [](double value) {
+    return std::isfinite(value) ? nlohmann::ordered_json(value) : nlohmann::ordered_json();
+  };
   for (const ComparedRun& run : runs) {
     const Outcome outcome = outcome_of(run.rows);
     nlohmann::ordered_json settings = nlohmann::ordered_json::object();
@@ -101,6 +105,11 @@ nlohmann::ordered_json to_json(const std::vector<ComparedRun>& runs) {
                             {"skipped", outcome.skipped},
                             {"settings", settings}});
     if (common) json["runs"].back()["quantization"] = quantization_of(run, *common);
+    for (const SetOutcome& set : outcome.sets)
+      json["runs"].back()["eval_sets"][set.name] = {{"eval_loss", real(set.loss)},
+                                                    {"bits_a_byte", number(set.bits_a_byte)},
+                                                    {"best_eval_loss", number(set.best)},
+                                                    {"best_eval_step", step(set.best, set.best_step)}};
   }
   return json;
 }

@@ -7,6 +7,7 @@
 
 #include "app/cli/ranks.hpp"
 #include "app/training/loop/best_step.hpp"
+#include "app/training/loop/hooks.hpp"
 #include "app/training/loop/saving.hpp"
 #include "app/training/loop/stop.hpp"
 #include "app/training/loop/training.hpp"
@@ -66,6 +67,11 @@ std::string ended_text(std::int64_t step, const RunConfig& config, const BestSte
   return fmt::format("done after step {} of {}: {} in a row without a lower loss than after step {} (run.stop_after)",
                      step, config.run.steps, counted(best.since(), "evaluation"), best.step());
 }
+/// Why a run whose newest step is `kept` (-1: none) has nothing more to do; empty if it has.
+std::string done_text(const RunConfig& config, std::int64_t kept, const BestStep& best) {
+  if (kept >= config.run.steps) return fmt::format("{} of {} steps done", kept, config.run.steps);
+  return kept >= 0 && best.enough(config.run) ? ended_text(kept, config, best) : "";
+}
 /// Text on how to continue a stopped run. `saved`: the newest step in the run directory; `before`: the same when the
 /// run began.
 std::string continuation_text(const TrainOptions& options, const Stop& stop, std::int64_t saved, std::int64_t before) {
@@ -96,16 +102,15 @@ int train_prepared(const TrainOptions& options, Stop& stop, Mpi& mpi, const Runn
   Beginning beginning = begin_run(run, options, mpi, control, training, device);
   const std::optional<MetricsRow> unfinished = row_to_complete(config, training, beginning.kept, control);
   const BestStep best = best_step_of(config, training.step(), control);
-  const bool all = beginning.kept >= config.run.steps, enough = beginning.kept >= 0 && best.enough(config.run);
-  if ((all || enough) && control.max(unfinished ? 1 : 0) == 0) {
-    const std::string what = all ? fmt::format("{} of {} steps done", beginning.kept, config.run.steps)
-                                 : ended_text(beginning.kept, config, best);
-    if (mpi.rank() == 0) fmt::print("{}, nothing to do\n", what);
-    return 0;
-  }
+  if (const std::string done = done_text(config, beginning.kept, best); !done.empty())
+    if (control.max(unfinished ? 1 : 0) == 0) {
+      if (mpi.rank() == 0) fmt::print("{}, nothing to do\n", done);
+      return 0;
+    }
   open_choices_files(run, options, training, control);
   beginning.origin.library_plans = to_text(plans.plans);
   const std::unique_ptr<RunLog> log = open_records(run, options, plans, beginning, mpi, control);
+  const auto hooks = mpi.rank() == 0 ? std::make_unique<Hooks>(config.run, config.checkpoint.dir.get()) : nullptr;
   Saving saving({.device = device,
                  .config = config,
                  .control = control,
@@ -113,7 +118,8 @@ int train_prepared(const TrainOptions& options, Stop& stop, Mpi& mpi, const Runn
                  .stop = stop,
                  .lock = *run.lock,
                  .parallel = run.parallel.get(),
-                 .log = log.get()},
+                 .log = log.get(),
+                 .hooks = hooks.get()},
                 std::move(beginning.origin), beginning.kept, best);
   TrainingLoop loop({.plan = *run.plan,
                      .encoding = run.encoding(),
@@ -131,22 +137,24 @@ int train_prepared(const TrainOptions& options, Stop& stop, Mpi& mpi, const Runn
   try {
     proceed = loop.run(unfinished);
   } catch (const Error& error) {
-    if (agreed(error)) close(error.what());
+    if (agreed(error)) {
+      close(error.what());
+      end_hooks(hooks.get(), config, control, training.step(), error.what(), static_cast<int>(error.code()));
+    }
     throw;
   }
-  const std::string stopped = stopped_text(training.step(), config.run.steps, stop);
-  const std::string ended = ended_text(training.step(), config, saving.best());
-  const bool early = training.step() < config.run.steps;
+  const bool stopped = proceed == Proceed::stop, early = training.step() < config.run.steps;
+  const std::string end = stopped ? stopped_text(training.step(), config.run.steps, stop)
+                          : early ? ended_text(training.step(), config, saving.best())
+                                  : "all steps done";
   saving.warn_waits();
-  close(proceed == Proceed::stop ? stopped : early ? ended : "all steps done");
-  if (proceed == Proceed::stop) {
-    if (mpi.rank() == 0)
-      fmt::print("{}; {}\n", stopped, continuation_text(options, stop, saving.saved(), beginning.kept));
-    return static_cast<int>(Exit::stopped);
-  }
-  if (early && mpi.rank() == 0) fmt::print("{}\n", ended);
-  loop.sample();
-  return 0;
+  close(end);
+  const std::string how = stopped ? "; " + continuation_text(options, stop, saving.saved(), beginning.kept) : "";
+  if ((stopped || early) && mpi.rank() == 0) fmt::print("{}{}\n", end, how);
+  if (!stopped) loop.sample();
+  const int code = stopped ? static_cast<int>(Exit::stopped) : 0;
+  end_hooks(hooks.get(), config, control, training.step(), end, code);
+  return code;
 }
 
 /// Prepares a run and trains. Collective over the world.

@@ -6,6 +6,7 @@
 
 #include "app/training/loop/generation.hpp"
 #include "app/training/start/run_request.hpp"
+#include "io/checkpoint/averages.hpp"
 #include "io/convert/convert_checkpoint.hpp"
 #include "io/deck/deck.hpp"
 #include "kernels/quantize/quantize.hpp"
@@ -22,7 +23,8 @@ struct EvalOptions {
   std::string deck;        ///< with `text`: a checkpoint, run directory, Hugging Face folder, or a run's deck
   std::vector<Override> overrides;
   std::string checkpoint;  ///< of `deck`; empty with `text`
-  std::string text;        ///< a file of text, "-": standard input; empty: the deck's evaluation windows
+  std::string text;        ///< a file of text, "-": standard input; empty: the deck's evaluation sets
+  Taken weights = Taken::trained;
   Format format = Format::text;
 };
 struct AuditOptions {
@@ -39,6 +41,7 @@ struct GenerateOptions {
   std::vector<std::string> stops;        ///< texts before which an answer ends
   std::optional<std::int64_t> tokens;
   Sampling sampling = {.seed = 1234};
+  Taken weights = Taken::trained;
   Format format = Format::text;
 };
 enum class Detail { summary, all };

@@ -59,6 +59,7 @@ TESSERA_CHOICE(RecomputeMode, none, selective, full);
 TESSERA_CHOICE(RecomputeModule, attention, mlp, norm, moe);
 TESSERA_CHOICE(DataKind, text, tokens);
 TESSERA_CHOICE(EvalWindows, drawn, tail);
+TESSERA_CHOICE(EvaluatedWeights, trained, ema);
 TESSERA_CHOICE(Documents, joined, apart);
 TESSERA_CHOICE(Compute, bf16, fp32);
 TESSERA_CHOICE(RecipeName, bf16, fp8_block, fp8_tensor, mxfp8, mxfp8_2d, nvfp4);

@@ -57,6 +57,7 @@ Engine::Engine(Device& device, const StepPlan& plan, Mesh& mesh)
                   plan.layout),
       memory_(device, mesh.ranks().world, plan.sizes, std::ssize(optimizers_.counters())),
       repeated_(device, mesh) {
+  if (plan.optimizer.ema > 0) average_.emplace(device, plan.layout, mesh.ranks(), plan.optimizer.ema);
   if (const auto& moe = plan.model.shape().moe; moe && moe->group.size > 1)
     exchange_.emplace(device, mesh.experts(), moe->experts);
   digests_ = device.allocate(Category::staging, DType::u64, {std::ssize(fresh_state().tensors)});
@@ -73,6 +74,7 @@ void Engine::initialise() {
 void Engine::initialise(const std::function<void(StateDict&)>& fill) {
   Updated start = built_.initialise(digests_, fill);
   optimizers_.initialise(stream_);
+  if (average_) average_->initialise(stream_, built_.masters);
   memory_.initialise(stream_, optimizers_.words_of(optimizers_.counters()));
   built_.sync.publish(stream_, std::move(start));  // mutation: masters_from_weights
 }
@@ -81,6 +83,7 @@ StateDict Engine::fresh_state() const {
   StateDict state = built_.state(digests_);
   optimizers_.visit_state(
       [&](const StateSlot& slot) { state.add(slot, plan_.registry, plan_.layout, mesh_.ranks()); });
+  if (average_) state.add({Average::slot, average_->slices()}, plan_.registry, plan_.layout, mesh_.ranks());
   state.counters.rules = optimizers_.counters();
   return state;
 }
@@ -95,6 +98,7 @@ StateDict Engine::state() {
 void Engine::restore(const std::function<void(StateDict&)>& fill) {
   StateDict state = fresh_state();
   optimizers_.initialise(stream_);
+  if (average_) average_->clear(stream_);
   Updated loaded = built_.masters.restore(stream_, [&] { fill(state); });
   memory_.initialise(stream_, optimizers_.words_of(state.counters.rules));  // mutation: counters_begin_anew_at_load
   built_.sync.publish(stream_, std::move(loaded));
@@ -165,7 +169,7 @@ Turn Engine::step(const HostSequences& batch, const StepScalars& scalars) {
 }
 
 double Engine::target_scale_of(const HostSequences& batch) const {
-  if (!batch.counted) return loss_scale();
+  if (!batch.counted) return loss_scale();  // mutation: answers_weigh_as_all_tokens
   return *batch.counted > 0 ? 1.0 / static_cast<double>(*batch.counted) : 0;
 }
 
@@ -309,9 +313,25 @@ Updated Engine::update(Reduced&& gradients) {
   if (observer_) observer_->reduced(stream_, gradients);
   Clipped clipped = std::move(gradients).clipped(stream_, memory_.clip());
   before_update_.hold(stream_);
+  // mutation: averages_before_the_step.1
   Updated updated = optimizers_.step(stream_, std::move(clipped), built_.masters, {memory_.rate(), memory_.counters()});
+  if (average_) average_->step(stream_, built_.masters, memory_.clip());  // mutation: averages_before_the_step.2
   if (observer_) observer_->stepped(stream_);
   return updated;
+}
+
+void Engine::with_averages(const std::function<void()>& work) {
+  require(average_.has_value(), "Engine::with_averages", "optimizer.ema keeps averages");
+  exchange_averages();
+  work();
+  exchange_averages();  // mutation: averages_stay_in_place
+}
+
+void Engine::exchange_averages() {
+  built_.sync.unshard_all(stream_);  // gathers under way may read masters
+  before_update_.hold(stream_);
+  averaged_ = !averaged_;
+  built_.sync.publish(stream_, built_.masters.exchange(stream_, average_->slices()));
 }
 
 Turn Engine::evaluate(const HostSequences& micro_batch) {

@@ -5,6 +5,7 @@
 #include "core/comm/mesh.hpp"
 #include "core/model/factor_observer.hpp"
 #include "core/model/row_exchange.hpp"
+#include "core/optim/average.hpp"
 #include "core/optim/optimizers.hpp"
 #include "core/step/built_model.hpp"
 #include "core/step/fingerprint.hpp"
@@ -81,6 +82,11 @@ class Engine {
   /// the world.
   Turn evaluate(const HostSequences& micro_batch);
 
+  /// Calls `work` with the moving averages in the place of the weights, which come back unchanged behind it: for
+  /// evaluations. Without optimizer.ema Error{internal}. What `work` throws ends the run. Collective over the world.
+  void with_averages(const std::function<void()>& work);
+  bool averaged() const { return averaged_; }  ///< whether the weights are the averages now; Local
+
   /// Logits [V] (fp32) of the token after `ids`, which holds 1 to seq_len tokens and is the same on every rank. Waits
   /// for the device. Collective over the world.
   std::vector<float> next_logits(const std::vector<std::int32_t>& ids);
@@ -114,6 +120,7 @@ class Engine {
   StepFingerprint fingerprint(const Tensor& sums);
   StepFingerprint fingerprint(const Reduced& gradients);
   Updated update(Reduced&& gradients);
+  void exchange_averages();
   void gather_sums();
   Pass pass(GradientSink* gradients, std::int64_t round = 0);
   Pass shown(Pass pass, std::int64_t round) const;
@@ -129,6 +136,7 @@ class Engine {
   Stream& stream_;
   BuiltModel built_;
   Optimizers optimizers_;
+  std::optional<Average> average_;  ///< with optimizer.ema
   StepMemory memory_;
   Tensor digests_;               ///< u64, one a tensor of state: of a state that is saved, or of gradients
   ExternalEvent before_update_;  ///< the update waits for a snapshot of the state to be copied; so do captured steps
@@ -143,6 +151,7 @@ class Engine {
   std::optional<Fault> once_;
   bool redo_ = false;
   FactorObserver* shown_to_ = nullptr;  ///< until the step's gradients are accumulated
+  bool averaged_ = false;
 };
 
 }  // namespace tessera

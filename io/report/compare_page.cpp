@@ -65,6 +65,27 @@ std::string shown(const std::optional<double>& value, int digits) {
   return value ? fmt::format("{:.{}f}", *value, digits) : "-";
 }
 
+/// The names of all runs' evaluation sets, each once.
+std::vector<std::string> set_names(const std::vector<ComparedRun>& runs) {
+  std::vector<std::string> names;
+  for (const ComparedRun& run : runs)
+    for (const SetOutcome& set : outcome_of(run.rows).sets)
+      if (std::ranges::find(names, set.name) == names.end()) names.push_back(set.name);
+  return names;
+}
+
+/// The cells of a run's evaluation sets, by name: last and lowest loss, with its step.
+std::vector<std::string> set_cells(const Outcome& outcome, const std::vector<std::string>& names) {
+  std::vector<std::string> cells;
+  for (const std::string& name : names) {
+    const auto set = std::ranges::find(outcome.sets, name, &SetOutcome::name);
+    const bool there = set != outcome.sets.end();
+    cells.push_back(there ? fmt::format("{:.4f}", set->loss) : "-");
+    cells.push_back(there && set->best ? fmt::format("{:.4f} at {}", *set->best, set->best_step) : "-");
+  }
+  return cells;
+}
+
 /// A table's cells: a row of heads, then a row for each run.
 using Table = std::vector<std::vector<std::string>>;
 
@@ -75,16 +96,19 @@ Table table_of(const std::vector<ComparedRun>& runs) {
     row.insert(row.end(), cells.begin(), cells.end());
   };
   add(table.front(), keys);
-  add(table.front(), {"steps", "loss (last 5%)", "eval loss", "best eval", "tokens", "tok/s", "MFU", "expert load",
-                      "time", "skipped"});
+  const std::vector<std::string> sets = set_names(runs);
+  add(table.front(), {"steps", "loss (last 5%)", "eval loss", "best eval"});
+  for (const std::string& name : sets) add(table.front(), {"eval " + name, "best " + name});
+  add(table.front(), {"tokens", "tok/s", "MFU", "expert load", "time", "skipped"});
   for (const ComparedRun& run : runs) {
     const Outcome outcome = outcome_of(run.rows);
     std::vector<std::string>& row = table.emplace_back();
     row = {run.name};
     for (const std::string& key : keys) row.push_back(shown_setting(setting(run, key)));
     const std::string best = outcome.best ? fmt::format("{:.4f} at {}", *outcome.best, outcome.best_step) : "-";
-    add(row, {fmt::format("{}", outcome.step), shown(outcome.loss, 4), shown(outcome.eval_loss, 4), best,
-              count_text(static_cast<double>(outcome.tokens)), count_text(outcome.tokens_per_s),
+    add(row, {fmt::format("{}", outcome.step), shown(outcome.loss, 4), shown(outcome.eval_loss, 4), best});
+    add(row, set_cells(outcome, sets));
+    add(row, {count_text(static_cast<double>(outcome.tokens)), count_text(outcome.tokens_per_s),
               outcome.mfu ? fmt::format("{:.1f}%", 100 * *outcome.mfu) : "-", shown(outcome.expert_load, 2),
               time_text(outcome.seconds), fmt::format("{}", outcome.skipped)});
   }
@@ -163,11 +187,26 @@ std::string runs_on(const std::string& page) {
   return page.substr(first, page.find(names_end, first) - first);
 }
 
+namespace {
+
+void add_set(std::vector<SetOutcome>& sets, const EvaluatedSet& evaluated, std::int64_t step) {
+  auto set = std::ranges::find(sets, evaluated.name, &SetOutcome::name);
+  if (set == sets.end()) set = sets.insert(sets.end(), SetOutcome{evaluated.name, 0, {}, {}, 0});
+  set->loss = evaluated.loss;
+  set->bits_a_byte = evaluated.bits_a_byte;
+  if (!std::isfinite(evaluated.loss) || (set->best && evaluated.loss >= *set->best)) return;
+  set->best = evaluated.loss;
+  set->best_step = step;
+}
+
+}  // namespace
+
 Outcome outcome_of(const std::vector<MetricsRow>& rows) {
   Outcome outcome;
   for (const MetricsRow& row : rows) {
     outcome.skipped += row.skipped;
     if (std::isfinite(row.step_ms)) outcome.seconds += row.step_ms / 1e3;
+    for (const EvaluatedSet& set : row.eval_sets) add_set(outcome.sets, set, row.step);
     if (!row.eval_loss) continue;
     outcome.eval_loss = *row.eval_loss;
     if (!std::isfinite(*row.eval_loss) || (outcome.best && *row.eval_loss >= *outcome.best)) continue;
@@ -241,6 +280,9 @@ std::string comparison_page(const std::vector<ComparedRun>& runs) {
   page += difference_plot(runs, "Loss less the first run's", loss);
   page += plot(runs, "Evaluation loss", "nats a token", Scale::linear, evaluation);
   page += difference_plot(runs, "Evaluation loss less the first run's", evaluation);
+  for (const std::string& name : set_names(runs))
+    page += plot(runs, ("Evaluation loss of " + name).c_str(), "nats a token", Scale::linear,
+                 [&](const MetricsRow& row) { return loss_of(row, name); });
   page += plot(runs, "Throughput", "tokens/s", Scale::linear, [](const MetricsRow& row) { return row.tokens_per_s; });
   page +=
       plot(runs, "Gradient norm", "before clipping", Scale::log, [](const MetricsRow& row) { return row.grad_norm; });

@@ -17,12 +17,21 @@ struct ComparedRun {
   std::vector<QuantizerFigures> quantization = {};  ///< statistics of quantizers
 };
 
+/// Final figures of an evaluation set that has a name: its last and its lowest loss.
+struct SetOutcome {
+  std::string name;
+  float loss = 0;
+  std::optional<double> bits_a_byte, best;
+  std::int64_t best_step = 0;
+};
+
 /// Final figures of a run.
 struct Outcome {
   std::int64_t step = 0, tokens = 0, skipped = 0;
   std::optional<double> loss;              ///< mean over the last twentieth of the steps, at least ten
   std::optional<double> eval_loss, best;   ///< last and lowest evaluation loss
   std::int64_t best_step = 0;              ///< the first step of the lowest
+  std::vector<SetOutcome> sets;            ///< in the order of the rows
   double tokens_per_s = 0;                 ///< median over the steps
   std::optional<double> mfu, expert_load;  ///< medians over the steps
   double seconds = 0;                      ///< sum of the steps' times

@@ -36,6 +36,9 @@ std::string to_html(const RunReport& report);
 /// The steps of some runs' rows, for plots that begin and end alike; empty without rows.
 std::optional<Span> span_of(const std::vector<const std::vector<MetricsRow>*>& runs);
 
+/// The loss of the evaluation set of a name, if the row has it.
+std::optional<double> loss_of(const MetricsRow& row, const std::string& set);
+
 /// The series of a value over the steps, from the rows that have one.
 Series series_of(const std::vector<MetricsRow>& rows, const std::string& name,
                  const std::function<std::optional<double>(const MetricsRow&)>& value);

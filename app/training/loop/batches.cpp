@@ -8,16 +8,19 @@
 
 namespace tessera {
 
-Batches::Batches(const RunConfig& config, std::vector<CutTokens> training, const CutTokens& held, const RankIn& world)
+Batches::Batches(const RunConfig& config, std::vector<CutTokens> training, const std::vector<CutTokens>& sets,
+                 const RankIn& world)
     : training_(std::move(training)),
-      held_(held),
+      length_((training_.empty() ? sets : training_).front().windows.length),
       mixture_(training_.size() <= 1 ? std::vector{1.0} : config.data.mixture),
       plan_(config.batch.global, config.batch.micro, world.size),
       ranks_(Ranks::in_world(world.size, world.rank, static_cast<int>(config.parallel.expert))),
       micro_(config.batch.micro),
-      evaluation_(held.windows, config.eval.batches * config.batch.global, micro_, world.size),
-      documents_(config.data.documents == Documents::apart),
-      held_targets_(targets_by_window(held)) {
+      documents_(config.data.documents == Documents::apart) {
+  for (const CutTokens& set : sets)
+    sets_.push_back({set,
+                     {set.windows, config.eval.batches * config.batch.global, micro_, world.size},
+                     targets_by_window(set)});
   for (const CutTokens& corpus : training_) targets_.push_back(targets_by_window(corpus));
   const Order order = config.data.shuffle ? Order::shuffled : Order::sequential;
   for (const CutTokens& corpus : training_)
@@ -27,7 +30,7 @@ Batches::Batches(const RunConfig& config, std::vector<CutTokens> training, const
 
 void Batches::reserve(std::int64_t sequences) {
   batch_.sequences = sequences;
-  batch_.ids.resize(static_cast<std::size_t>(sequences * held_.windows.length));
+  batch_.ids.resize(static_cast<std::size_t>(sequences * length_));
   batch_.targets.resize(batch_.ids.size());
   if (documents_) batch_.positions.resize(batch_.ids.size());
 }
@@ -54,10 +57,15 @@ std::optional<std::int64_t> Batches::targets_of_step(std::int64_t first) {
   return targets;
 }
 
-std::int64_t Batches::evaluated_targets() const {
-  if (!held_.answers) return evaluation_.tokens();
-  const auto first = held_targets_.begin() + held_.windows.train;
-  return std::accumulate(first, first + evaluation_.windows(), std::int64_t{0});
+bool Batches::evaluates() const {
+  return std::ranges::any_of(sets_, [](const EvaluationSet& set) { return set.plan.windows() > 0; });
+}
+
+std::int64_t Batches::evaluated_targets(std::size_t set) const {
+  const EvaluationSet& of = sets_[set];
+  if (!of.cut.answers) return of.plan.tokens();
+  const auto first = of.targets.begin() + of.cut.windows.train;
+  return std::accumulate(first, first + of.plan.windows(), std::int64_t{0});
 }
 
 /// Reads a micro-batch, whose first sample is numbered `sample`, to a place in the batch.
@@ -88,18 +96,19 @@ HostSequences& Batches::training(std::int64_t step, std::int64_t first, bool che
   return batch_;
 }
 
-const HostSequences& Batches::evaluation(std::int64_t pass) {
-  const SampleRange piece = evaluation_.piece(pass, ranks_.world.rank);
+const HostSequences& Batches::evaluation(std::size_t set, std::int64_t pass) {
+  const CutTokens& cut = sets_[set].cut;
+  const SampleRange piece = sets_[set].plan.piece(pass, ranks_.world.rank);
   reserve(micro_);
   batch_.checked = false;
   batch_.step = 0;
   batch_.given.clear();
   std::int64_t last = 0;
   for (std::int64_t i = 0; i < piece.count; ++i) {
-    read(held_, i, piece.first + i);
-    last += held_.windows.targets(piece.first + i);
+    read(cut, i, piece.first + i);
+    last += cut.windows.targets(piece.first + i);
   }
-  const auto real = static_cast<std::ptrdiff_t>(piece.count * held_.windows.length);
+  const auto real = static_cast<std::ptrdiff_t>(piece.count * length_);
   for (std::vector<std::int32_t>* all : {&batch_.ids, &batch_.targets, &batch_.positions})
     if (!all->empty()) std::fill(all->begin() + real, all->end(), 0);
   batch_.padding = std::ssize(batch_.ids) - last;

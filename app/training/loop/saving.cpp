@@ -44,6 +44,7 @@ Saving::Saving(const Parts& parts, Origin origin, std::int64_t saved, const Best
       stop_(parts.stop),
       lock_(parts.lock),
       log_(parts.log),
+      hooks_(parts.hooks),
       origin_(std::move(origin)),
       run_(parts.config.checkpoint.dir.get()),
       writer_(parts.device, parts.control, parts.parallel, quantized_weights(parts.config)),
@@ -57,10 +58,15 @@ Saving::Seconds Saving::needed() const { return writer_.under_way() ? 2 * longes
 
 bool Saving::pressed() { return stop_.presses(needed(), control_); }
 
+void Saving::add_to_best(std::int64_t step, const std::vector<double>& losses) {
+  best_.add(step, static_cast<float>(losses[followed_set(config_)]));
+}
+
 Proceed Saving::at_boundary(std::int64_t step) {
+  if (hooks_) hooks_->poll();
   const std::int64_t before = saved_;
   const bool busy = writer_.under_way();
-  if (const std::optional<double> loss = training_.evaluated()) best_.add(step, static_cast<float>(*loss));
+  if (const auto& losses = training_.evaluated()) add_to_best(step, *losses);
   const bool last = step == config_.run.steps || best_.enough(config_.run);
   const bool stop = stop_.due(step, needed(), control_) && !last;
   const std::int64_t every = config_.checkpoint.every_steps;
@@ -103,8 +109,7 @@ void Saving::advance(Waiting waiting) try {
   began_.blocked += Clock::now() - came;
   if (!digest) return;
   const Seconds took = Clock::now() - began_.at;
-  committed(began_.step, took,
-            fmt::format("{} | {:.2f} s, training waited {:.3f} s", *digest, took.count(), began_.blocked.count()));
+  committed(began_.step, took, *digest, fmt::format(", training waited {:.3f} s", began_.blocked.count()));
 } catch (const Error& error) {
   report_failure(began_.step, error);
 }
@@ -122,14 +127,15 @@ void Saving::save(std::int64_t step) {
   const Clock::time_point begin = Clock::now();
   const std::string digest = writer_.save(run_, training_.state(), origin_);
   const Seconds took = Clock::now() - begin;
-  committed(step, took, fmt::format("{} | {:.2f} s", digest, took.count()));
+  committed(step, took, digest, "");
 }
 
 /// Reports a committed save and applies retention to older checkpoints.
-void Saving::committed(std::int64_t step, Seconds took, const std::string& what) {
+void Saving::committed(std::int64_t step, Seconds took, const std::string& digest, const std::string& waited) {
   saved_ = step;
   longest_ = std::max(longest_, took);
-  if (control_.rank() == 0) fmt::print("saved {} | {}\n", (run_ / step_folder(step)).string(), what);
+  const fs::path folder = run_ / step_folder(step);
+  if (control_.rank() == 0) fmt::print("saved {} | {} | {:.2f} s{}\n", folder.string(), digest, took.count(), waited);
   settle_branch_after_save(run_, control_);
   if (control_.rank() != 0) return;
   std::fflush(stdout);
@@ -139,6 +145,7 @@ void Saving::committed(std::int64_t step, Seconds took, const std::string& what)
     retire(run_, {checkpoint.keep_last, checkpoint.keep_every, step, checkpoint.keep_best ? best_.step() : -1});
   });
   for (const Problem& problem : kept.list()) fmt::print(stderr, "older checkpoints are kept: {}\n", problem.text);
+  if (hooks_) hooks_->saved(step, folder, digest);
 }
 
 }  // namespace tessera

@@ -105,10 +105,10 @@ void Training::finish() {
   if (trace_) trace_->finish(engine_.stream());
 }
 
-std::optional<double> Training::evaluate(const Pressed& pressed) {
+std::optional<std::vector<double>> Training::evaluate(const Pressed& pressed) {
   const Region region(device_.compute(), RegionName::evaluate);
   pause();
-  return evaluation_loss(engine_, batches_, pressed, &probed_);
+  return evaluation_losses(engine_, batches_, plan_.config.eval.weights, pressed, &probed_);
 }
 
 std::vector<float> Training::next_logits(const std::vector<std::int32_t>& ids) {

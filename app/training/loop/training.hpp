@@ -75,17 +75,17 @@ class Training {
   /// Ends the loop: passes on the last row and writes the rest of profile and trace. Throws like make_step().
   void finish();
 
-  /// Mean cross-entropy over the tokens of the evaluation windows with the present weights, the same bits at any number
-  /// of ranks. Nothing if it was abandoned because the run is `pressed`. Changes no state.
-  std::optional<double> evaluate(const Pressed& pressed = {});
-  bool evaluates() const { return batches_.evaluation().windows() > 0; }  ///< whether it has windows; Local
+  /// Mean cross-entropy over the targets of each evaluation set, in their order, with the weights of eval.weights. The
+  /// same bits at any number of ranks. Nothing if it was abandoned because the run is `pressed`. Changes no state.
+  std::optional<std::vector<double>> evaluate(const Pressed& pressed = {});
+  bool evaluates() const { return batches_.evaluates(); }  ///< whether any set has windows; Local
 
   /// Logits [V] of the token that follows the last seq_len of `ids`, with the present weights. Passes on the last row
   /// first (catch_up). Changes no state.
   std::vector<float> next_logits(const std::vector<std::int32_t>& ids);
 
-  /// The loss of the evaluation that followed the last step made, as its row has it; nothing if none did. Local.
-  std::optional<double> evaluated() const { return evaluated_; }
+  /// The losses of the evaluation that followed the last step made, by set; nothing if none did. Local.
+  const std::optional<std::vector<double>>& evaluated() const { return evaluated_; }
   /// StepReport::chosen of the last evaluation's first pass. On rank 0 its first micro-batch is the same
   /// whatever the ranks. Local.
   const std::vector<std::int32_t>& probed() const { return probed_; }
@@ -119,7 +119,7 @@ class Training {
   std::optional<ReplicaCheck> replicas_;
   std::optional<Statistics> statistics_;  ///< with precision.statistics_every
   StepTimeout step_timeout_;
-  std::optional<double> evaluated_;
+  std::optional<std::vector<double>> evaluated_;
   std::vector<std::int32_t> probed_;
   std::int64_t step_ = 0;
   std::int64_t next_sample_ = 0;  ///< first sample of the next step

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "app/training/loop/generation.hpp"
+#include "app/training/tell/step_row.hpp"
 #include "io/data/utf8.hpp"
 #include "kernels/base/attempt.hpp"
 
@@ -44,18 +45,18 @@ Proceed TrainingLoop::run(const std::optional<MetricsRow>& unfinished) {
 /// False if this one was abandoned too.
 bool TrainingLoop::complete(const std::optional<MetricsRow>& unfinished) {
   if (control_.max(unfinished ? 1 : 0) == 0) return true;
-  const std::optional<double> loss = training_.evaluate(pressed_);
+  const std::optional<std::vector<double>> losses = training_.evaluate(pressed_);
   Problems problems;
-  if (loss && unfinished)
+  if (losses && unfinished)
     attempt(problems, [&] {
       MetricsRow whole = *unfinished;
-      whole.eval_loss = static_cast<float>(*loss);
+      add_evaluation(whole, plan_.config, *losses);
       whole.probed = training_.probed();
       log_->evaluated(whole);
     });
   control_.agree(problems);
-  if (loss) saving_.add_evaluation(*loss);
-  return loss.has_value();
+  if (losses) saving_.add_evaluation(*losses);
+  return losses.has_value();
 }
 
 /// The last step's sample is not part of the loop: it comes after the closing report.

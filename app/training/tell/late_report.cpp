@@ -54,15 +54,15 @@ void LateReport::read() {
   if (config_.optimizer.skip_spikes > 0) window_.add(report.clip.norm);
 }
 
-bool LateReport::evaluated(const std::function<std::optional<double>()>& evaluate,
+bool LateReport::evaluated(const std::function<std::optional<std::vector<double>>()>& evaluate,
                            const std::vector<std::int32_t>& probed) {
   read();
-  const std::optional<double> loss = evaluate();
-  if (loss) {
-    unread_->row->eval_loss = static_cast<float>(*loss);
+  const std::optional<std::vector<double>> losses = evaluate();
+  if (losses) {
+    add_evaluation(*unread_->row, config_, *losses);
     unread_->row->probed = probed;
   }
-  return loss.has_value();
+  return losses.has_value();
 }
 
 void LateReport::finish() {

@@ -2,6 +2,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "app/training/loop/choices.hpp"
 #include "app/training/tell/step_row.hpp"
@@ -41,10 +42,11 @@ class LateReport {
   /// To be called when a step has been enqueued, with the progress at its end: passes on the row of the step before.
   /// Throws like finish(). Collective over the world.
   void begun(const Progress& progress, Turn turn);
-  /// Calls `evaluate` and adds its result, if it gives one, to the row of the last step; returns whether it has. It may
-  /// leave choices in `probed`, which the row gets too. Reads that step's report first, since an evaluation uses the
-  /// same memory. Collective over the world, like `evaluate`.
-  bool evaluated(const std::function<std::optional<double>()>& evaluate, const std::vector<std::int32_t>& probed = {});
+  /// Calls `evaluate` and adds its losses by set, if it gives any, to the row of the last step; returns whether it has.
+  /// It may leave choices in `probed`, which the row gets too. Reads that step's report first, since an evaluation uses
+  /// the same memory. Collective over the world, like `evaluate`.
+  bool evaluated(const std::function<std::optional<std::vector<double>>()>& evaluate,
+                 const std::vector<std::int32_t>& probed = {});
   /// To be called when something other than a step runs. The next step is timed from its own begin instead of from the
   /// end of the step before. Local.
   void pause() { back_to_back_ = false; }

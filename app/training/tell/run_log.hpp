@@ -15,10 +15,17 @@
 
 namespace tessera {
 
+/// An evaluation set of a name: what an evaluation takes of it.
+struct LoggedSet {
+  std::string name, extent;  ///< extent: its windows, tokens and files, as text
+  std::int64_t tokens = 0, bytes = 0;  ///< that are predicted, and the text that they stand for; 0: unknown
+};
+
 /// Texts of report.html besides rows and plan.
 struct RunTexts {
   std::string corpus, deck, host;  ///< corpus_text(); the resolved deck; rank 0's host
   std::vector<std::string> mixed;  ///< in what the hosts differ, a line each, for the closing tables
+  std::vector<LoggedSet> sets = {};
 };
 
 /// Rank 0's log of a run. Writes every step to metrics.jsonl and to the TensorBoard file, and what is recorded of its
@@ -49,6 +56,7 @@ class RunLog {
   using Clock = std::chrono::steady_clock;
   /// Compares an evaluation's choices with those of the evaluation before, in routing.jsonl.
   [[nodiscard]] Problems log_kept(const MetricsRow& row);
+  void add_bits(MetricsRow& row) const;
   bool worth_a_line(const MetricsRow& row) const;
   void show(const MetricsRow& row);
   /// Writes report.html; problems are printed and do not fail the run. `end`: how the run stands.

@@ -65,7 +65,7 @@ void Trace::stepped(Stream& stream) {
 }
 
 void Trace::consumed(Stream& stream, const Plane& plane) {
-  if (!open_) return;  // the all-gather of the initial weights belongs to no step
+  if (!open_ || engine_.averaged()) return;  // gathers of initial weights and of averages belong to no step
   if (hashed_.insert({plane.bucket.value, plane.kind}).second) hash_plane(stream, plane);
 }
 

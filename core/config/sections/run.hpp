@@ -17,6 +17,9 @@ struct RunSection {
   Derived<std::int64_t> threads;  ///< the program fills it: only it knows the machine
   std::int64_t log_every = 0;
   std::int64_t stop_after = 0;
+  std::string on_save;
+  std::string on_end;
+  std::int64_t hook_timeout_s = 60;
 
   template <class Self, class V> static void visit(Self& self, V& v) {
     using enum Restart;
@@ -34,6 +37,14 @@ struct RunSection {
           "Steps between lines of the console, each with means since the line before; 0: a line a second");
     v.key("stop_after", self.stop_after, from_to(0, 1e6), may_change,
           "Evaluations in a row that may pass without a lower loss than the best before: then the run is done; 0: any");
+    v.key("on_save", self.on_save, Text::line_or_empty, may_change,
+          "Command of the shell that rank 0 runs after each save, while training goes on; empty: none. Its variables: "
+          "TESSERA_RUN, TESSERA_STEP, TESSERA_STEPS, TESSERA_CHECKPOINT, TESSERA_DIGEST. A failure is told, and "
+          "changes nothing");
+    v.key("on_end", self.on_end, Text::line_or_empty, may_change,
+          "Likewise when the run ends, finished or not; also TESSERA_END, why, and TESSERA_CODE, the exit code");
+    v.key("hook_timeout_s", self.hook_timeout_s, from_to(1, 86400), may_change,
+          "Seconds that a command of on_save or on_end may take; then it is ended");
   }
 
   static std::span<const Effect> effects();
