@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Compares the loss that runs end with in a precision recipe with that of bf16, seed by seed.
 
-    recipe_losses.py DECK ... [--build build/host] [--recipes fp8_block,fp8_tensor,mxfp8,mxfp8_2d,nvfp4] [--seeds 1234,2,3,4,5,6,7,8]
+    recipe_losses.py DECK ... [--build build/host] [--seeds 1234,2,3,4,5,6,7,8]
+                     [--recipes fp8_block,fp8_tensor,mxfp8,mxfp8_2d,mxfp6_e3m2,mxfp6_e2m3,mxfp4,mxfp4_2d,nvfp4]
                      [--ranks 1] [--jobs 1] [--set KEY=VALUE ...]
 
 Trains each deck once for each recipe and seed, JOBS runs at once of one thread a rank, and prints a table: the mean of
@@ -47,7 +48,7 @@ def main() -> None:
     parser.add_argument("decks", nargs="+", metavar="DECK")
     parser.add_argument("--build", default="build/host")
     parser.add_argument("--mpiexec", default="mpiexec")
-    parser.add_argument("--recipes", default="fp8_block,fp8_tensor,mxfp8,mxfp8_2d,nvfp4")
+    parser.add_argument("--recipes", default="fp8_block,fp8_tensor,mxfp8,mxfp8_2d,mxfp6_e3m2,mxfp6_e2m3,mxfp4,mxfp4_2d,nvfp4")
     parser.add_argument("--seeds", default="1234,2,3,4,5,6,7,8")
     parser.add_argument("--ranks", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=1)
