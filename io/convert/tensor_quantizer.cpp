@@ -235,7 +235,7 @@ class TensorQuantizer {
   }
 
   void count_codes(std::int64_t n) {
-    constexpr std::uint32_t sign = 1u << (F::Element::bits - 1), top = F::Element::encode(F::Element::max);
+    constexpr std::uint32_t sign = F::Element::sign, top = F::Element::encode(F::Element::max);
     const auto* bytes = reinterpret_cast<const std::uint8_t*>(codes_.data());
     for (std::int64_t i = 0; i < n; ++i) {
       const std::uint32_t code = F::Element::bits == 4 ? bytes[i / 2] >> (i % 2 * 4) & 15u : bytes[i];

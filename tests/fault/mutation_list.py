@@ -340,6 +340,11 @@ void ParamSync::unshard_all(Stream& stream) {
     mutation("a_reduction_a_write_early", "a group is reduced before its last parameter is written",
              Swapped("rounds_.completes(param", "(rounds_.completes(param) || true"),
              "mpi.param_sync_test.2 ParamSync.ReducesOverPoisonedMemory"),
+    # Formats.
+    mutation("scale_of_another_element", "scales of MX blocks are those of E4M3, whatever the element", Swapped("Element::max", "448.0f"),
+             "unit.formats_test Golden.MxBlocks"),
+    mutation("half_a_byte", "a copy may have lines that begin within a byte", Dropped(),
+             "unit.formats_test Layout.SidesTakeWhatTheirBlocksDivide"),
     # Replay.
     mutation("a_log_not_repeated", "replayed steps are missing in the log that ranks compare", Dropped(), REPLAY,
              "unit.collective_log_test CollectiveLog.ReplaysAreNotedAsIfTheyHadBeenSubmitted"),
