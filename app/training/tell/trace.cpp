@@ -5,6 +5,7 @@
 
 #include <filesystem>
 
+#include "core/params/labels.hpp"
 #include "kernels/base/attempt.hpp"
 #include "kernels/convert/convert.hpp"
 #include "kernels/digest/digest.hpp"
@@ -87,7 +88,7 @@ void Trace::hash_plane(Stream& stream, const Plane& plane) {
 /// to the earlier step, whose weights they carry; others to the current step. Sums for the report are dropped.
 void Trace::sort_records(Row& earlier, Row& current) {
   for (const Record& record : records_) {
-    const bool gather = record.collective == Collective::all_gather;
+    const bool gather = record.collective == Collective::all_gather && record.label != label::running_sums;
     if (gather && record.group < 0) continue;
     const bool publishes = gather || record.collective == Collective::all_reduce_max;
     (publishes ? earlier : current).collectives.push_back(record);
