@@ -84,8 +84,8 @@ CollectiveLog::Entry CollectiveLog::entry_of(const Operation& operation, const c
               .processes = processes,
               .label = {}};
   // Counts that differ from rank to rank, and buffers that some ranks lack.
-  const bool data = operation.collective == Collective::exchange_rows || !alike;
   const bool line = operation.collective == Collective::pass_on;
+  const bool data = operation.collective == Collective::exchange_rows || line || !alike;
   if (!operation.exchanges.empty() && !line) entry.type = operation.exchanges.front().receive.type;
   const bool cut = operation.collective == Collective::all_gather || operation.collective == Collective::all_to_all;
   for (const Exchange& exchange : operation.exchanges) {
