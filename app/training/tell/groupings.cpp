@@ -22,7 +22,7 @@ std::vector<Grouping> groupings(const RunConfig& config, int ranks, int hosts) {
     RunConfig asked = config;
     asked.parallel.sharding_group = of_group;
     const RunPlan plan = resolve_largest(asked, ranks);
-    all.push_back({of_group, total(plan.memory), received_over(plan, hosts)});
+    all.push_back({of_group, total(plan.memory), most_received_over(plan, hosts)});
   }
   return all;
 }
@@ -45,7 +45,7 @@ std::string groupings_text(const std::vector<Grouping>& all, std::int64_t memory
 std::string sharding_text(const RunPlan& plan) {
   const int groups = plan.ranks.sharding.size;
   if (groups == 1) return "";
-  const Received received = received_over(plan, groups);
+  const Received received = most_received_over(plan, groups);
   return fmt::format("sharded:  in {} of {}: a rank receives {} a step from its own group and {} from others\n",
                      counted(groups, "group"), counted(plan.ranks.world.size / groups, "rank"),
                      text_of(received.inside), text_of(received.across));

@@ -11,7 +11,7 @@ namespace tessera {
 struct Grouping {
   std::int64_t ranks = 0;   ///< of a sharding group
   std::int64_t memory = 0;  ///< bytes of the rank that needs most
-  Received received;        ///< by that rank in a step, over the hosts
+  Received received;        ///< in a step, over the hosts, where more comes from others
 };
 
 /// Plans every number of ranks in a sharding group that `ranks` ranks of `config` allow, ascending. `config` is not

@@ -60,8 +60,16 @@ Received received_over(const RunPlan& plan, int hosts) {
   return received;
 }
 
+Received most_received_over(const RunPlan& plan, int hosts) {
+  const Received own = received_over(plan, hosts);
+  const int ranks = plan.ranks.world.size, groups = plan.ranks.sharding.size;
+  if (groups == 1) return own;
+  const Received next = received_over(resolve(plan.config, ranks, ranks / groups), hosts);
+  return next.across > own.across ? next : own;
+}
+
 std::string hosts_text(const RunPlan& plan, int hosts) {
-  const Received received = received_over(plan, hosts);
+  const Received received = most_received_over(plan, hosts);
   const int of_host = plan.ranks.world.size / hosts;
   const auto text = [](double bytes) { return bytes_text(static_cast<std::int64_t>(bytes)); };
   return fmt::format("hosts:    {} of {}: a rank receives {} a step from its own host and {} from others, a host {}\n",
