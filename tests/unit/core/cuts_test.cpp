@@ -236,7 +236,8 @@ TEST(Parts, OfAShardAreTheSlicesOfItsNumber) {
       for (LayoutRules how : {rules(ranks, 40000, GatherCuts::flat), rules(ranks, 40000, GatherCuts::tile),
                               LayoutRules{ranks, ranks, 40000, OwnerKind::whole_matrix}}) {
         how.sharding_groups = static_cast<int>(groups);
-        for (const Bucket& bucket : ParamLayout::build(registry, how).buckets())
+        const ParamLayout layout = ParamLayout::build(registry, how);
+        for (const Bucket& bucket : layout.buckets())
           for (int rank = 0; rank < ranks; ++rank) {
             const Ranks here = Ranks::in_world(ranks, rank, 1, static_cast<int>(groups));
             const RangesByRank& pieces = bucket.pieces[bucket.shard_number(here)];
