@@ -31,7 +31,7 @@ LayoutRules layout_rules(const RunConfig& config, const Ranks& ranks) {
   return {ranks.world.size, ranks.expert_data.size,
           std::max<std::int64_t>(1, static_cast<std::int64_t>(std::ceil(elements))),
           config.optimizer.matrices == MatrixRule::muon ? OwnerKind::whole_matrix : OwnerKind::element_sharded,
-          config.proof.cuts, gather_unit(config)};
+          config.proof.cuts, gather_unit(config), ranks.sharding.size};
 }
 
 BalanceSettings balance_of(const RunConfig& config) {
@@ -165,16 +165,18 @@ std::int64_t owned(const ParamLayout& layout, const std::vector<BucketId>& bucke
 }
 
 /// The ranks that may need most memory: the one that owns most, and the one that receives most in a reduction; of
-/// equals the first.
-std::set<int> largest_ranks(const ParamLayout& layout, int ranks, int expert) {
+/// equals the first. `of` is one rank among them.
+std::set<int> largest_ranks(const ParamLayout& layout, const Ranks& of) {
   std::pair<std::int64_t, int> all{-1, 0}, group_of_most{-1, 0};
-  for (int rank = 0; rank < ranks; ++rank) {
-    const Ranks here = Ranks::in_world(ranks, rank, expert);
+  for (int rank = 0; rank < of.world.size; ++rank) {
+    const Ranks here = Ranks::in_world(of.world.size, rank, of.experts.size, of.sharding.size);
     std::int64_t sum = 0, most = 0;
     for (const BucketGroup& group : layout.groups()) {
       const std::int64_t elements = owned(layout, group.buckets, here);
       sum += elements;
-      most = std::max(most, elements * here.of(group.processes).size);
+      std::int64_t kept = 0;
+      for (BucketId b : group.buckets) kept += layout.buckets()[b].shard(here);
+      most = std::max(most, kept * here.of(group.processes, Level::inside).size);
     }
     if (sum > all.first) all = {sum, rank};
     if (most > group_of_most.first) group_of_most = {most, rank};
@@ -211,7 +213,8 @@ RunPlan laid_out(const RunConfig& config, int ranks, int rank) {
   for (const Finding& finding : refusals(config, ranks))
     problems.add(Exit::deck, finding.keys.front() + ": " + finding.text);
   problems.raise();
-  const Ranks here = Ranks::in_world(ranks, rank, static_cast<int>(config.parallel.expert));
+  const Ranks here = Ranks::in_world(ranks, rank, static_cast<int>(config.parallel.expert),
+                                     ranks / static_cast<int>(config.parallel.sharding_group.of(ranks)));
   ParamRegistry registry(treatment_rules(config));
   Gpt model(registry, GptShape::from(config, here.experts));
   if (config.optimizer.matrices == MatrixRule::muon) problems_with_muon(registry).raise();
@@ -298,7 +301,7 @@ RunPlan resolve_decoding(const RunConfig& config, int ranks, int rank, std::int6
 
 RunPlan resolve_largest(const RunConfig& config, int ranks) {
   RunPlan largest = resolve(config, ranks, 0);
-  for (int rank : largest_ranks(largest.layout, ranks, largest.ranks.experts.size)) {
+  for (int rank : largest_ranks(largest.layout, largest.ranks)) {
     if (rank == 0) continue;
     RunPlan other = resolve(config, ranks, rank);
     if (total(other.memory) > total(largest.memory)) largest = std::move(other);

@@ -70,6 +70,7 @@ def mutation(name, fault, edit, *tests):
 
 STORED = "mpi.wires_test.{} Wires.EveryStoredByteIsTheQuantizedWeights"
 SLICES = "mpi.full_sharding_test.{} FullSharding.EqualsShardedOptimizersUnderDelays"
+GROUPS = "mpi.sharding_groups_test.4 ShardingGroups.OfAnySizeGiveTheSameBitsUnderDelays"
 PARTS = "unit.cuts_test Parts.AreWhatTheSlicesElementsAreMadeInto"
 DROPPED = "unit.optimizers_test SteppedTest.ADroppedUpdateLeavesAllRoundingToPublication"
 REPLAY = "unit.replay_test Replay.LeavesLogStatesAndCountsAsAnEagerStep"
@@ -205,7 +206,7 @@ void ParamSync::unshard_all(Stream& stream) {
 """),
              "unit.reduce_test SumInOrder*", "regression.any_ranks.bf16"),
     mutation("padding_is_added", "gradients of a rank that is idle in the last round are added like others'",
-             Swapped("flight.reduction->idle", "0"), "regression.any_ranks.bf16"),
+             Swapped("reduction.idle", "0"), "regression.any_ranks.bf16"),
     mutation("dealt_by_blocks", "a rank's micro-batches follow each other in the batch",
              Swapped("round * ranks_ + rank", "rank * rounds() + round"),
              "unit.sampler_test BatchPlan*", "regression.any_ranks.bf16"),
@@ -345,6 +346,13 @@ void ParamSync::unshard_all(Stream& stream) {
              "unit.formats_test Golden.MxBlocks"),
     mutation("half_a_byte", "a copy may have lines that begin within a byte", Dropped(),
              "unit.formats_test Layout.SidesTakeWhatTheirBlocksDivide"),
+    # Sharding groups.
+    mutation("each_group_begins_a_sum", "every sharding group begins a sum of its own, and that of the groups before is lost",
+             Swapped("here_.rank == 0 && ", ""), GROUPS),
+    mutation("pieces_of_a_shard_overlap", "behind the first, the slices of a shard are gathered one entry, such as a scale, too early",
+             Swapped("at -= begin", "at -= at > begin ? begin + 1 : begin"), GROUPS),
+    mutation("gathered_from_shards_of_the_step_before", "weights are gathered from shards in which the other groups' slices are old",
+             Swapped("level == Level::inside", "level == Level::inside && group.weights.epoch() < 2"), GROUPS),
     # Replay.
     mutation("a_log_not_repeated", "replayed steps are missing in the log that ranks compare", Dropped(), REPLAY,
              "unit.collective_log_test CollectiveLog.ReplaysAreNotedAsIfTheyHadBeenSubmitted"),

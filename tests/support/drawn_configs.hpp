@@ -60,6 +60,8 @@ inline RunConfig drawn(std::mt19937& random, int ranks) {
   config.proof.gather_overlap = pick(0, 1) == 1;
   config.proof.reduce_overlap = pick(0, 1) == 1;
   if (config.model.moe && ranks % 2 == 0) config.parallel.expert = pick(1, 2);
+  const int group = pick(0, 0, 1, 2);
+  if (group > 0 && ranks % group == 0 && group % config.parallel.expert == 0) config.parallel.sharding_group = group;
   const bool coded = recipe != bf16;
   if (coded && pick(0, 1)) config.optimizer.matrices = MatrixRule::muon;
   if (coded && config.sharding == Sharding::optimizer) {

@@ -8,6 +8,7 @@
 #include <fstream>
 #include <functional>
 #include <map>
+#include <optional>
 #include <numeric>
 
 #include <fmt/format.h>
@@ -451,6 +452,22 @@ void require_one_deck(const Prepared& run, const Mpi& mpi, Control& control, Pro
                                          places_text(mpi.hosts(), others), mpi.hosts().front()));
 }
 
+/// Settles parallel.sharding_group host, which needs as many ranks on each host. Local, and equal on all ranks.
+void settle_sharding_group(Prepared& run, const Mpi& mpi, Problems& problems) {
+  ShardingGroup& group = run.deck.config.parallel.sharding_group;
+  if (!group.is_host()) return;
+  if (const std::optional<int> of_host = ranks_of_each_host(mpi.hosts())) return group.settle(*of_host);
+  std::vector<int> all;
+  for (int r = 0; r < mpi.size(); ++r) all.push_back(r);
+  problems.add(Exit::deck,
+               run.deck.provenance.located(
+                   {{"parallel.sharding_group"},
+                    fmt::format("host needs as many ranks on each host, numbered host by host, and there are {}: start "
+                                "them so (mpiexec -ppn N, srun --ntasks-per-node=N), or use all, or a number that "
+                                "divides {} ranks",
+                                places_text(mpi.hosts(), all), mpi.size())}));
+}
+
 /// Settles what depends on the machine, and adds the problems with it and with the number of ranks. Collective over the
 /// world.
 void fit_to_machine(Prepared& run, Task task, const Mpi& mpi, Control& control, Problems& problems) {
@@ -467,6 +484,7 @@ void fit_to_machine(Prepared& run, Task task, const Mpi& mpi, Control& control, 
     config.eval.weights = EvaluatedWeights::trained;  // given weights, whichever they are, and none beside them
     config.optimizer.ema = 0;
   }
+  settle_sharding_group(run, mpi, problems);
   for (const Finding& finding : refusals(config, mpi.size()))
     problems.add(Exit::deck, run.deck.provenance.located(finding));
   run.gpu = own_gpu(mpi);

@@ -5,9 +5,10 @@
 
 #include <filesystem>
 
+#include "core/params/labels.hpp"
+#include "core/step/quantizer_statistics.hpp"
 #include "kernels/base/attempt.hpp"
 #include "kernels/convert/convert.hpp"
-#include "core/step/quantizer_statistics.hpp"
 #include "kernels/digest/digest.hpp"
 
 namespace tessera {
@@ -90,7 +91,7 @@ void Trace::hash_plane(Stream& stream, const Plane& plane) {
 void Trace::sort_records(Row& earlier, Row& current) {
   for (const Record& record : records_) {
     if (record.label == statistics_label) continue;
-    const bool gather = record.collective == Collective::all_gather;
+    const bool gather = record.collective == Collective::all_gather && record.label != label::running_sums;
     if (gather && record.group < 0) continue;
     const bool publishes = gather || record.collective == Collective::all_reduce_max;
     (publishes ? earlier : current).collectives.push_back(record);
