@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 
+#include "core/params/labels.hpp"
 #include "kernels/convert/convert.hpp"
 
 namespace tessera {
@@ -111,7 +112,7 @@ void QuantizerStatistics::measure_weight(Stream& stream, std::size_t line, const
   if (mesh.world().size() > 1) {
     // bf16 numbers >= 0 order as their bits.
     const Exchange exchange{{}, {tops.data, DType::u16, tops.shape}, {}, {}};
-    mesh.world().submit(stream, {Collective::all_reduce_max, {&exchange, 1}, -1, statistics_label}).wait(stream);
+    mesh.world().submit(stream, {Collective::all_reduce_max, {&exchange, 1}, -1, label::statistics}).wait(stream);
   }
   amaxes_of_tops(stream, tops, amaxes);
   for (const StateRange& range : masters.ranges)

@@ -38,9 +38,6 @@ constexpr const char* name_of(Purpose::Role role) {
   return names[static_cast<int>(role)];
 }
 
-/// Name of their collectives, which debug.trace leaves out: a trace is that of a run without statistics.
-inline constexpr const char* statistics_label = "statistics";
-
 /// precision.statistics_every: measures what quantizers do to every matrix in chosen steps. Sums lie on the device;
 /// a rank measures the micro-batches that it computes and the masters that it owns.
 class QuantizerStatistics final : public FactorObserver {

@@ -90,7 +90,7 @@ void Trace::hash_plane(Stream& stream, const Plane& plane) {
 /// exchange, are dropped.
 void Trace::sort_records(Row& earlier, Row& current) {
   for (const Record& record : records_) {
-    if (record.label == statistics_label) continue;
+    if (record.label == label::statistics) continue;
     const bool gather = record.collective == Collective::all_gather && record.label != label::running_sums;
     if (gather && record.group < 0) continue;
     const bool publishes = gather || record.collective == Collective::all_reduce_max;
