@@ -23,7 +23,7 @@ class EventFile {
   /// Writes at once every column of to_json(row) but step and time as a scalar: numbers that are finite, and what is
   /// true or false as 1 or 0.
   void append(const MetricsRow& row);
-  /// Writes the medians over matrices and sides: quantizer/<role>/relative_error and underflow.
+  /// Writes the medians over matrices and sides, for each role: quantizer/ROLE/relative_error and underflow.
   void append(std::int64_t step, const std::vector<QuantizerLine>& lines);
 
  private:

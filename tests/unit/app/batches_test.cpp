@@ -82,7 +82,7 @@ TEST_F(MixedBatches, AreTheSameOnEveryRankCount) {
   // A run that begins in the middle gets the same batches there.
   std::vector<Batches> later = world(3);
   EXPECT_EQ(begins(later, 7), alone[7]);
-  config_.run.seed += 1;
+  config_.data.seed = config_.data.seed + 1;
   std::vector<Batches> other = world(1);
   EXPECT_NE(begins(other, 7), alone[7]);
 }
