@@ -18,6 +18,7 @@
 #include "app/training/start/preparation.hpp"
 #include "app/verbs/verbs.hpp"
 #include "core/comm/make_on_all.hpp"
+#include "core/config/recipe_schedule.hpp"
 #include "io/metrics/console.hpp"
 #include "kernels/base/attempt.hpp"
 #include "kernels/base/index.hpp"
@@ -62,7 +63,8 @@ std::vector<std::filesystem::path> saved(const GivenWeights& given) {
 }
 
 std::string saved_recipe(const GivenWeights& given) {
-  return saved(given).empty() ? "" : recipe_text(given.config.precision);
+  if (saved(given).empty()) return "";
+  return recipe_text(config_at(given.config, given.counters.step).precision);
 }
 
 /// Loads the weights, evaluates `batches` and prints the answer. Collective over the world.
@@ -114,6 +116,8 @@ int eval_deck(const EvalOptions& options, Mpi& mpi, Control& control) {
   const RunConfig& config = run.deck.config;
   control.wait_at_most(config.comm.timeout());
   const GivenWeights given = open_weights(options.checkpoint, control);
+  if (const std::size_t segment = segment_of(config, given.counters.step); segment != run.segment)
+    plan_segment(run, segment, mpi, control);
   std::vector<std::string> told;
   control.agree(problems_with_evaluating(run, given, told));
   for (const std::string& line : told)
@@ -125,7 +129,7 @@ int eval_deck(const EvalOptions& options, Mpi& mpi, Control& control) {
                            .kept = taken.kept,
                            .tokens = taken.tokens,
                            .bytes = config.data.kind == DataKind::text ? taken.tokens : 0,
-                           .recipe = recipe_text(config.precision),
+                           .recipe = recipe_text(run.plan->config.precision),
                            .saved_recipe = saved_recipe(given)},
                           mpi, control);
 }

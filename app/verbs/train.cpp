@@ -20,6 +20,7 @@
 #include "app/training/tell/summary.hpp"
 #include "app/verbs/verbs.hpp"
 #include "core/comm/make_on_all.hpp"
+#include "core/config/recipe_schedule.hpp"
 #include "io/files/fault.hpp"
 #include "io/metrics/console.hpp"
 #include "kernels/base/attempt.hpp"
@@ -41,12 +42,12 @@ std::optional<std::chrono::seconds> seconds_of(const std::string& limit) {
   return std::chrono::seconds(hours * 3600 + minutes * 60 + seconds);
 }
 
-/// Prints the first lines of the log; rank 0.
+/// Prints the first lines of a segment's log; rank 0.
 void describe(const PreparedRun& run) {
-  print_advice(run.deck);
   const RunConfig& config = run.deck.config;
   fmt::print("run:      {}, {}, {} of {}\n", config.run.name, counted(config.run.steps, "step"),
              counted(run.plan->ranks.world.size, "rank"), counted(config.run.threads.get(), "thread"));
+  if (segments(config) > 1) fmt::print("recipes:  {}\n", recipe_text(config.precision));
   fmt::print("{}corpus:   {}\n", summary_text(*run.plan), corpus_text(run));
   if (const std::string slow = slow_products_text(config.precision.compute); !slow.empty())
     fmt::print("speed:    {}\n", slow);
@@ -64,6 +65,11 @@ std::string stopped_text(std::int64_t step, std::int64_t steps, const Stop& stop
 std::string ended_text(std::int64_t step, const RunConfig& config, const BestStep& best) {
   return fmt::format("done after step {} of {}: {} in a row without a lower loss than after step {} (run.stop_after)",
                      step, config.run.steps, counted(best.since(), "evaluation"), best.step());
+}
+/// Why a run whose directory holds step `kept` has nothing left to do; empty: it has.
+std::string done_text(std::int64_t kept, const RunConfig& config, const BestStep& best) {
+  if (kept >= config.run.steps) return fmt::format("{} of {} steps done", kept, config.run.steps);
+  return kept >= 0 && best.enough(config.run) ? ended_text(kept, config, best) : "";
 }
 /// Text on how to continue a stopped run. `saved`: the newest step in the run directory; `before`: the same when the
 /// run began.
@@ -88,24 +94,34 @@ struct Running {
   const AgreedPlans& plans;
 };
 
-/// Runs a training from its beginning or checkpoint to the closing report. Collective over the world.
-int train_prepared(const TrainOptions& options, Stop& stop, Mpi& mpi, const Running& running) {
+/// How a segment of a run has ended.
+struct SegmentEnd {
+  int code = 0;
+  std::optional<std::size_t> next{};  ///< the segment to go on with
+  bool changed = false;               ///< whether it begins where this one has ended
+};
+
+/// Runs a segment of a training from its beginning or checkpoint to the closing report. `after`: whether the segment
+/// before has just ended. Collective over the world.
+SegmentEnd train_prepared(const TrainOptions& options, bool after, Stop& stop, Mpi& mpi, const Running& running) {
   const auto& [run, device, mesh, control, training, plans] = running;
   const RunConfig& config = run.deck.config;
   Beginning beginning = begin_run(run, options, mpi, control, training, device);
+  // A checkpoint before that which was looked at, since that is damaged, may belong to another segment.
+  if (const std::size_t of_step = segment_of(config, beginning.step); !after && of_step != run.segment)
+    return {.next = of_step};
   const std::optional<MetricsRow> unfinished = row_to_complete(config, training, beginning.kept, control);
   const BestStep best = best_step_of(config, training.step(), control);
-  const bool all = beginning.kept >= config.run.steps, enough = beginning.kept >= 0 && best.enough(config.run);
-  if ((all || enough) && control.max(unfinished ? 1 : 0) == 0) {
-    const std::string what = all ? fmt::format("{} of {} steps done", beginning.kept, config.run.steps)
-                                 : ended_text(beginning.kept, config, best);
-    if (mpi.rank() == 0) fmt::print("{}, nothing to do\n", what);
-    return 0;
+  const std::string done = done_text(beginning.kept, config, best);
+  if (!done.empty() && control.max(unfinished ? 1 : 0) == 0) {
+    if (mpi.rank() == 0) fmt::print("{}, nothing to do\n", done);
+    return {};
   }
   beginning.origin.library_plans = to_text(plans.plans);
   const std::unique_ptr<RunLog> log = open_records(run, options, plans, beginning, mpi, control);
   Saving saving({.device = device,
-                 .config = config,
+                 .config = run.plan->config,
+                 .last = last_step_of(config, run.segment),
                  .control = control,
                  .training = training,
                  .stop = stop,
@@ -118,7 +134,8 @@ int train_prepared(const TrainOptions& options, Stop& stop, Mpi& mpi, const Runn
                      .control = control,
                      .training = training,
                      .saving = saving,
-                     .log = log.get()});
+                     .log = log.get(),
+                     .sampled = after ? beginning.step : -1});
   const auto close = [&](const std::string& end) {
     const ClosingReport closing = closing_report(device, mesh, *run.plan, control,
                                                  {log ? log->seconds() : 1, training.late_allocations(),
@@ -132,35 +149,33 @@ int train_prepared(const TrainOptions& options, Stop& stop, Mpi& mpi, const Runn
     if (agreed(error)) close(error.what());
     throw;
   }
-  const std::string stopped = stopped_text(training.step(), config.run.steps, stop);
-  const std::string ended = ended_text(training.step(), config, saving.best());
-  const bool early = training.step() < config.run.steps;
+  const std::int64_t step = training.step();
+  const std::string stopped = stopped_text(step, config.run.steps, stop), ended = ended_text(step, config, saving.best());
+  const bool early = step < config.run.steps;
   saving.warn_waits();
-  close(proceed == Proceed::stop ? stopped : early ? ended : "all steps done");
+  const std::string change = fmt::format("the recipe changes after step {}", step);
+  close(proceed == Proceed::stop ? stopped : proceed == Proceed::change ? change : early ? ended : "all steps done");
   if (proceed == Proceed::stop) {
     if (mpi.rank() == 0)
       fmt::print("{}; {}\n", stopped, continuation_text(options, stop, saving.saved(), beginning.kept));
-    return static_cast<int>(Exit::stopped);
+    return {static_cast<int>(Exit::stopped)};
   }
+  if (proceed == Proceed::change) return {.next = run.segment + 1, .changed = true};
   if (early && mpi.rank() == 0) fmt::print("{}\n", ended);
   loop.sample();
-  return 0;
+  return {};
 }
 
-/// Prepares a run and trains. Collective over the world.
-int train(const TrainOptions& options, Stop& stop, Mpi& mpi, Control& control) {
-  Problems problems;
-  attempt(problems, [&] {
-    stop.limit({options.stop_at < 0 ? std::nullopt : std::optional(options.stop_at), seconds_of(options.time_limit)});
-    fault::arm(mpi.rank());
-  });
-  if (const std::string mistake = mpi.launch_mistake(); !mistake.empty()) problems.add(Exit::environment, mistake);
-  control.agree(problems);
-  const PreparedRun run = prepare_run(options, mpi, control);
+/// Prepares a segment of a run and trains. The first start makes `runtime`, which later segments use. Collective over
+/// the world.
+SegmentEnd train_segment(const TrainOptions& options, std::optional<std::size_t> segment, bool after,
+                         std::optional<Runtime>& runtime, Stop& stop, Mpi& mpi, Control& control) {
+  const PreparedRun run = prepare_run(options, mpi, control, segment);
   const RunConfig& config = run.deck.config;
   const std::chrono::seconds patience = config.comm.timeout();
   control.wait_at_most(patience);
-  const Runtime runtime(static_cast<int>(config.run.threads.get()), run.gpu);
+  if (!runtime) runtime.emplace(static_cast<int>(config.run.threads.get()), run.gpu);
+  if (mpi.rank() == 0 && !after) print_advice(run.deck);
   if (mpi.rank() == 0) describe(run);
   Device device;
   const AgreedPlans plans = use_library_plans(device, *run.plan, run.beginnings, control);
@@ -172,8 +187,31 @@ int train(const TrainOptions& options, Stop& stop, Mpi& mpi, Control& control) {
   if (!config.debug.trace.empty())
     mesh.wrap([&](std::unique_ptr<Communicator> one) { return recording(std::move(one), records); });
   const auto training = make_on_all<Training>(control, device, *run.plan, run.batches(), mesh, control, records);
-  return or_end_all_ranks(
-      mpi, [&] { return train_prepared(options, stop, mpi, {run, device, mesh, control, *training, plans}); });
+  SegmentEnd end;
+  or_end_all_ranks(mpi, [&] {
+    end = train_prepared(options, after, stop, mpi, {run, device, mesh, control, *training, plans});
+    return end.code;
+  });
+  return end;
+}
+
+/// Trains, one segment of precision.schedule after the other. Collective over the world.
+int train(TrainOptions options, Stop& stop, Mpi& mpi, Control& control) {
+  Problems problems;
+  attempt(problems, [&] {
+    stop.limit({options.stop_at < 0 ? std::nullopt : std::optional(options.stop_at), seconds_of(options.time_limit)});
+    fault::arm(mpi.rank());
+  });
+  if (const std::string mistake = mpi.launch_mistake(); !mistake.empty()) problems.add(Exit::environment, mistake);
+  control.agree(problems);
+  std::optional<Runtime> runtime;
+  SegmentEnd end = train_segment(options, std::nullopt, false, runtime, stop, mpi, control);
+  while (end.next) {
+    const bool after = end.changed;
+    if (after) options.resume = FromNewest();  // which the segment before has saved
+    end = train_segment(options, end.next, after, runtime, stop, mpi, control);
+  }
+  return end.code;
 }
 
 }  // namespace
