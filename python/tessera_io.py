@@ -49,6 +49,16 @@ class Run:
         """Values of one key in all rows, float64; NaN if it is null or absent."""
         return np.array([np.nan if row.get(name) is None else row[name] for row in self.rows()], np.float64)
 
+    def quantization(self):
+        """The lines of quantization.jsonl in order, as dicts (precision.statistics_every); none if a run has no such file."""
+        lines = []
+        for line in _read(self.path, "quantization.jsonl", "run directory").splitlines() if (self.path / "quantization.jsonl").exists() else []:
+            try:
+                lines.append(json.loads(line))
+            except json.JSONDecodeError:
+                pass
+        return lines
+
     def checkpoints(self):
         """Committed steps, oldest first. Their bytes are not checked: see verify()."""
         if not self.path.is_dir():
@@ -169,13 +179,17 @@ E4M3 = _small_floats(4, 3, 7)
 E4M3[[0x7F, 0xFF]] = np.nan
 E5M2 = _small_floats(5, 2, 15)
 E5M2[[*range(0x7C, 0x80), *range(0xFC, 0x100)]] = np.nan
+E3M2 = _small_floats(3, 2, 3)
+E2M3 = _small_floats(2, 3, 1)
 E2M1 = _small_floats(2, 1, 1)
-BLOCKS = {"fp8_block": (128, 128), "fp8_block_1d": (1, 128), "mxfp8": (1, 32), "mxfp8_2d": (32, 32), "nvfp4": (16, 16), "nvfp4_1d": (1, 16),
+MX = {"mxfp8": E4M3, "mxfp8_e5m2": E5M2, "mxfp6_e3m2": E3M2, "mxfp6_e2m3": E2M3, "mxfp4": E2M1}  # elements of blocks of 32
+BLOCKS = {"fp8_block": (128, 128), "fp8_block_1d": (1, 128), "nvfp4": (16, 16), "nvfp4_1d": (1, 16),
+          **{name: (1, 32) for name in MX}, **{name + "_2d": (32, 32) for name in MX if name != "mxfp8_e5m2"},
           "fp8_tensor": None, "fp8_tensor_e5m2": None}  # None: one scale a matrix, that of its amax
 
 
 def dequantized(path, name):
-    """The rowwise copy of a tensor that `tessera quantize` wrote, decoded to fp32 [M, K] or [E, M, K]."""
+    """The rowwise copy of a tensor that `tessera quantize` wrote, decoded to fp32 [M, K] or [E, M, K], without the padding of a vocabulary."""
     import h5py
     if not pathlib.Path(path).is_file():
         raise FileNotFoundError(f"{path}: is no file, and one that `tessera quantize` wrote is needed")
@@ -205,19 +219,22 @@ def _tensor_step(amax, largest):
 
 def _decoded(form, shape, data, scales, amax):
     rows, columns = shape
+    data = data.reshape(-1, data.shape[-1])[:rows]  # rows behind these pad the vocabulary
     if BLOCKS[form] is None:
         codes = E5M2 if form.endswith("e5m2") else E4M3
         return codes[data.reshape(rows, columns)] * _tensor_step(np.float32(np.asarray(amax).reshape(-1)[0]), np.nanmax(codes))
     height, width = BLOCKS[form]
+    if form.startswith(("nvfp4", "mxfp4")):
+        data = np.stack([data & 15, data >> 4], axis=-1)
+    data = data.reshape(rows, columns)
     if form.startswith("nvfp4"):
-        codes = np.stack([data & 15, data >> 4], axis=-1).reshape(rows, columns)
         tensor = np.float32(np.asarray(amax).reshape(-1)[0]) if amax is not None else np.float32(1)
         steps = E4M3[scales[:rows, :-(-columns // width)]] * tensor * np.float32(1 / 2688)
-        return E2M1[codes] * np.repeat(steps, width, axis=1)[:, :columns]
-    values = E4M3[data.reshape(rows, columns)]
-    if form.startswith("mxfp8"):  # a tile's scale is repeated in each of its rows
+        return E2M1[data] * np.repeat(steps, width, axis=1)[:, :columns]
+    if form.startswith("mx"):  # a tile's scale is repeated in each of its rows
         steps = np.ldexp(np.float32(1), scales[:rows, :-(-columns // width)].astype(np.int32) - 127)
-        return values * np.repeat(steps, width, axis=1)[:, :columns]
+        return MX[form.removesuffix("_2d")][data] * np.repeat(steps, width, axis=1)[:, :columns]
+    values = E4M3[data]
     if form == "fp8_block_1d":  # [ceil(K/128), pad4(M)]
         steps = scales[:, :rows].T
         return values * np.repeat(steps, width, axis=1)[:, :columns]

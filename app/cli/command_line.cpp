@@ -210,6 +210,9 @@ class Parser {
     verb->add_option("--time-limit", train_.time_limit, "Save before so much time has passed and end with code 75")
         ->type_name("HH:MM:SS");
   }
+  static void add_ema(CLI::App* verb, const std::function<void()>& choose) {
+    verb->add_flag_callback("--ema", choose, "Take the weights' moving averages (optimizer.ema), without other state");
+  }
   void add_eval() {
     CLI::App* const verb =
         add("eval", "Print a checkpoint's loss, on a deck's windows or on a text; by the MPI launcher or alone",
@@ -232,6 +235,7 @@ class Parser {
         ->excludes(checkpoint)
         ->check([](const std::string& text) { return std::string(text.empty() ? "is empty" : ""); })
         ->type_name("FILE|-");
+    add_ema(verb, [this] { eval_.weights = Taken::averages; });
     add_json(verb, eval_.format);
   }
   void add_audit() {
@@ -300,6 +304,7 @@ class Parser {
         ->transform(decimal)
         ->check([](const std::string& seed) { return std::string(seed.starts_with('-') ? "is negative" : ""); })
         ->type_name("S");
+    add_ema(verb, [this] { generate_.weights = Taken::averages; });
     add_json(verb, generate_.format);
   }
   void add_plan() {
@@ -351,9 +356,15 @@ class Parser {
     CLI::Option* const page =
         verb->add_option("--out", compare_.out, "The page to write; without it compare.html, or with --json none")
             ->type_name("PAGE");
+    CLI::Option* const by =
+        verb->add_option("--by", compare_.by,
+                         "A key, as run.seed: means over its values with standard errors, and differences, pair by "
+                         "pair, to the first run's group")
+            ->type_name("KEY");
     verb->add_flag("--trace", compare_.trace,
                    "Compare two files of debug.trace: the first step, stage and tensor that differ; code 1 if any does")
-        ->excludes(page);
+        ->excludes(page)
+        ->excludes(by);
     add_json(verb, compare_.format);
   }
   void add_info() {
@@ -423,6 +434,7 @@ class Parser {
                [this](const std::string& text) { convert_.target = choice_named<Target>(text).value(); });
     verb->add_flag_callback(
         "--weights-only", [this] { convert_.extent = Extent::weights; }, "Leave optimizer state out");
+    add_ema(verb, [this] { convert_.extent = Extent::averages; });
     verb->add_option("--upcycle", convert_.upcycling,
                      "Make a mixture of a dense model, each expert a copy of its layer: experts=8,top_k=2"
                      "[,first_dense=][,every=][,seed=]")
@@ -448,14 +460,14 @@ class Parser {
         ->required()
         ->type_name("");
     verb->add_option("--tensor", quantize_.tensors,
-                     "A tensor's name; may be given again; none: all of 2 and 3 dimensions")
+                     "A tensor's name; may be given again; none: all of 2 and 3 dimensions, or all held as codes")
         ->type_name("NAME")
         ->expected(1)
         ->allow_extra_args(false)
         ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-    add_choice(verb, "--format", "What to quantize to", quantized_formats(), [this](const std::string& text) {
-      quantize_.format = find_format(text).value();
-    })->required();
+    add_choice(verb, "--format", "What to quantize to; without it a run's or step's weights as training holds them",
+               quantized_formats(),
+               [this](const std::string& text) { quantize_.format = find_format(text).value(); });
     verb->add_option("--out", quantize_.out, "The HDF5 file to write; must not exist")->required()->type_name("OUT");
     verb->add_flag_callback(
         "--no-bf16", [this] { quantize_.precision = Precision::as_given; },
@@ -483,10 +495,10 @@ class Parser {
 };
 
 /// Whether this process prints errors of the command line. All ranks of a launch parse it before MPI starts, and only
-/// the first may print.
+/// the first may print; verbs that are no part of a launch always do.
 bool speaks(int argc, char* const* argv) {
   const std::string_view verb = argc > 1 ? argv[1] : "";
-  return (verb != "train" && verb != "eval" && verb != "generate") || first_of_launch();
+  return (verb != "train" && verb != "eval" && verb != "audit" && verb != "generate") || first_of_launch();
 }
 
 int run_verb(const Verb& verb, bool speaking) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <set>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -57,6 +58,17 @@ std::string places_text(const std::vector<std::string>& hosts, const std::vector
     text +=
         fmt::format("{}{} (rank{} {})", text.empty() ? "" : ", ", host, own.size() > 1 ? "s" : "", ranges_text(own));
   return text;
+}
+
+std::optional<int> ranks_of_each_host(const std::vector<std::string>& hosts) {
+  const auto of_host = std::ranges::count(hosts, hosts.front());
+  std::set<std::string> seen;
+  for (std::size_t r = 0; r < hosts.size(); ++r) {
+    const bool begins = r % static_cast<std::size_t>(of_host) == 0;
+    if (begins ? !seen.insert(hosts[r]).second : hosts[r] != hosts[r - 1]) return std::nullopt;
+  }
+  if (std::ssize(hosts) % of_host != 0) return std::nullopt;
+  return static_cast<int>(of_host);
 }
 
 Equipment own_equipment(int gpu) {

@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -29,6 +30,10 @@ struct HostsFound {
 
 /// Compares the equipment and the clocks of all ranks. Collective over the world.
 HostsFound compare_hosts(const Mpi& mpi, Control& control, int gpu);
+
+/// Ranks of each host; none unless all hosts have as many, whose numbers follow each other. `hosts`: of every rank.
+/// Local.
+std::optional<int> ranks_of_each_host(const std::vector<std::string>& hosts);
 
 /// Text of ranks by host: "h2 (ranks 2-3), h4 (rank 7)". Local.
 std::string places_text(const std::vector<std::string>& hosts, const std::vector<int>& ranks);

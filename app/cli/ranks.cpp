@@ -11,7 +11,7 @@
 namespace tessera {
 
 bool first_of_launch() {
-  for (const char* variable : {"PMI_RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK"})
+  for (const char* variable : {"PMI_RANK", "PMIX_RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK"})
     if (const char* const rank = std::getenv(variable)) return std::string_view(rank) == "0";
   return true;
 }

@@ -1,3 +1,4 @@
+#include <cmath>
 #include <cstdio>
 #include <filesystem>
 
@@ -8,6 +9,7 @@
 #include "core/config/values.hpp"
 #include "io/files/text_file.hpp"
 #include "io/report/compare_page.hpp"
+#include "io/report/grouped_runs.hpp"
 #include "io/report/trace_difference.hpp"
 #include "kernels/base/attempt.hpp"
 
@@ -28,9 +30,44 @@ ComparedRun read_run(const std::string& directory, Problems& problems) {
   }
   attempt(problems, [&] {
     run.rows = read_metrics(folder / metrics_file);
+    run.quantization = read_quantization(folder / quantization_file);
     run.settings = values_of(parse_saved_deck(read_text_file(deck), deck.string()).config);
   });
   return run;
+}
+
+/// A run's figures of each role in a step.
+nlohmann::ordered_json quantization_of(const ComparedRun& run, std::int64_t step) {
+  auto roles = nlohmann::ordered_json::object();
+  for (const char* role : quantizer_roles)
+    for (const QuantizerField& field : quantizer_fields)
+      if (const RoleFigures of = figures_of_role(run.quantization, step, role, field.field); !of.matrix.empty())
+        roles[role][field.key] = {{"median", of.median}, {"worst", of.worst}, {"matrix", of.matrix}};
+  return roles;
+}
+
+nlohmann::ordered_json to_json(const std::optional<Estimate>& estimate) {
+  if (!estimate) return nullptr;
+  return {{"mean", estimate->mean},
+          {"standard_error", estimate->error ? nlohmann::ordered_json(*estimate->error) : nlohmann::ordered_json()},
+          {"runs", estimate->runs}};
+}
+
+nlohmann::ordered_json to_json(const GroupedRuns& runs) {
+  nlohmann::ordered_json json{{"by", runs.by}, {"differing", runs.keys}, {"groups", nlohmann::ordered_json::array()}};
+  for (const RunGroup& group : runs.groups) {
+    auto settings = nlohmann::ordered_json::object();
+    for (std::size_t i = 0; i < runs.keys.size(); ++i) settings[runs.keys[i]] = group.settings[i];
+    std::vector<std::string> names;
+    for (const ComparedRun* run : group.runs) names.push_back(run->name);
+    json["groups"].push_back({{"settings", settings},
+                              {"runs", names},
+                              {"eval_loss", to_json(group.eval_loss)},
+                              {"eval_loss_less_base", to_json(group.eval_less)},
+                              {"loss", to_json(group.loss)},
+                              {"loss_less_base", to_json(group.loss_less)}});
+  }
+  return json;
 }
 
 nlohmann::ordered_json to_json(const std::vector<ComparedRun>& runs) {
@@ -42,6 +79,11 @@ nlohmann::ordered_json to_json(const std::vector<ComparedRun>& runs) {
   };
   const auto step = [](const std::optional<double>& value, std::int64_t of) {
     return value ? nlohmann::ordered_json(of) : nlohmann::ordered_json();
+  };
+  const auto common = common_step(runs);
+  if (common) json["quantization_step"] = *common;
+  const auto real = [](double value) {
+    return std::isfinite(value) ? nlohmann::ordered_json(value) : nlohmann::ordered_json();
   };
   for (const ComparedRun& run : runs) {
     const Outcome outcome = outcome_of(run.rows);
@@ -62,6 +104,12 @@ nlohmann::ordered_json to_json(const std::vector<ComparedRun>& runs) {
                             {"seconds", outcome.seconds},
                             {"skipped", outcome.skipped},
                             {"settings", settings}});
+    if (common) json["runs"].back()["quantization"] = quantization_of(run, *common);
+    for (const SetOutcome& set : outcome.sets)
+      json["runs"].back()["eval_sets"][set.name] = {{"eval_loss", real(set.loss)},
+                                                    {"bits_a_byte", number(set.bits_a_byte)},
+                                                    {"best_eval_loss", number(set.best)},
+                                                    {"best_eval_step", step(set.best, set.best_step)}};
   }
   return json;
 }
@@ -117,11 +165,14 @@ int run_compare(const CompareOptions& options) {
   for (const std::string& directory : options.runs) runs.push_back(read_run(directory, problems));
   problems.raise();
   const bool json = options.format == Format::json;
-  const std::string page = options.out || !json ? write_page(options.out, comparison_page(runs)) : "";
+  const auto groups = options.by.empty() ? std::nullopt : std::optional(grouped(runs, options.by));
+  std::string page;
+  if (options.out || !json)
+    page = write_page(options.out, groups ? grouped_page(*groups, runs) : comparison_page(runs));
   if (json)
-    fmt::print("{}\n", to_json(runs).dump(2));
+    fmt::print("{}\n", (groups ? to_json(*groups) : to_json(runs)).dump(2));
   else
-    fmt::print("{}{}\n", comparison_text(runs), page);
+    fmt::print("{}{}\n", groups ? grouped_text(*groups) : comparison_text(runs), page);
   return 0;
 }
 

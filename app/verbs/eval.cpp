@@ -1,9 +1,9 @@
-#include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <numbers>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -20,6 +20,7 @@
 #include "core/comm/make_on_all.hpp"
 #include "core/config/recipe_schedule.hpp"
 #include "io/metrics/console.hpp"
+#include "io/metrics/metrics_log.hpp"
 #include "kernels/base/attempt.hpp"
 #include "kernels/base/index.hpp"
 #include "kernels/base/runtime.hpp"
@@ -30,30 +31,58 @@ namespace {
 
 std::string quoted(const std::string& text) { return nlohmann::json(text).dump(); }
 
-/// An evaluation, for its reader.
-struct Answer {
-  std::string extent;  ///< what was evaluated, as text
+/// The evaluation of a set, for its reader.
+struct AnswerSet {
+  std::string name = {};    ///< empty: the only one, which has none
+  std::string extent = {};  ///< what was evaluated, as text
   std::int64_t windows = 0, kept = 0, tokens = 0;
   std::int64_t bytes = 0;                 ///< that the tokens stand for; 0: unknown
+};
+/// An evaluation, for its reader.
+struct Answer {
+  std::vector<AnswerSet> sets;
+  std::size_t followed = 0;          ///< the set of eval.follow
   std::string recipe, saved_recipe;  ///< of this evaluation; of the run that saved the weights, empty if unknown
+  Taken weights = Taken::trained;
 };
 
-void print(Format format, const StateCounters& counters, float loss, const Answer& answer) {
-  const double perplexity = std::exp(double{loss}), nats = double{loss} * static_cast<double>(answer.tokens);
-  const double bits = nats / std::numbers::ln2 / static_cast<double>(std::max<std::int64_t>(1, answer.bytes));
-  const bool known = answer.bytes > 0;
-  if (format == Format::json)
-    return fmt::print(
-        "{{\"step\":{},\"eval_loss\":{},\"tokens\":{},\"perplexity\":{:.6g}{},\"eval_windows\":{},"
-        "\"eval_windows_kept\":{},\"eval_tokens\":{},\"recipe\":{}{}}}\n",
-        counters.step, loss, counters.tokens, perplexity,
-        known ? fmt::format(",\"bits_a_byte\":{:.6g},\"eval_bytes\":{}", bits, answer.bytes) : "", answer.windows,
-        answer.kept, answer.tokens, quoted(answer.recipe),
-        answer.saved_recipe.empty() ? "" : fmt::format(",\"checkpoint_recipe\":{}", quoted(answer.saved_recipe)));
+/// A line for each set.
+void print_text(const StateCounters& counters, const std::vector<float>& losses, const Answer& answer) {
   const bool other = !answer.saved_recipe.empty() && answer.saved_recipe != answer.recipe;
-  fmt::print("step {} | eval_loss {} | perplexity {:.6g}{} | {} | recipe {}{} | {} tokens trained on\n", counters.step,
-             loss, perplexity, known ? fmt::format(" | {:.6g} bits a byte", bits) : "", answer.extent, answer.recipe,
-             other ? fmt::format(" (the checkpoint's is {})", answer.saved_recipe) : "", counters.tokens);
+  const std::string others = other ? fmt::format(" (the checkpoint's is {})", answer.saved_recipe) : "";
+  for (std::size_t i = 0; i < losses.size(); ++i) {
+    const AnswerSet& set = answer.sets[i];
+    const std::optional<double> bits = bits_a_byte(losses[i], set.tokens, set.bytes);
+    const std::string name = set.name.empty() ? "" : " " + set.name + " |";
+    fmt::print("step {}{} |{} eval_loss {} | perplexity {:.6g}{} | {} | recipe {}{} | {} tokens trained on\n",
+               counters.step, answer.weights == Taken::averages ? " (averages)" : "", name, losses[i],
+               std::exp(double{losses[i]}), bits ? fmt::format(" | {:.6g} bits a byte", *bits) : "", set.extent,
+               answer.recipe, others, counters.tokens);
+  }
+}
+
+/// The fields of a set in a JSON object, `between` in their middle.
+std::string fields(const AnswerSet& set, float loss, const std::string& between) {
+  const std::optional<double> bits = bits_a_byte(loss, set.tokens, set.bytes);
+  const std::string of_bytes =
+      bits ? fmt::format(",\"bits_a_byte\":{:.6g},\"eval_bytes\":{}", *bits, set.bytes) : "";
+  return fmt::format("\"eval_loss\":{}{},\"perplexity\":{:.6g}{},\"eval_windows\":{},\"eval_windows_kept\":{},"
+                     "\"eval_tokens\":{}",
+                     loss, between, std::exp(double{loss}), of_bytes, set.windows, set.kept, set.tokens);
+}
+
+/// One object: the followed set, and where sets have names all of them.
+void print_json(const StateCounters& counters, const std::vector<float>& losses, const Answer& answer) {
+  std::string sets;
+  for (std::size_t i = 0; i < losses.size() && !answer.sets[i].name.empty(); ++i)
+    sets += fmt::format("{}{}:{{{}}}", sets.empty() ? "" : ",", quoted(answer.sets[i].name),
+                        fields(answer.sets[i], losses[i], ""));
+  const std::string followed = fields(answer.sets[answer.followed], losses[answer.followed],
+                                      fmt::format(",\"tokens\":{}", counters.tokens));
+  fmt::print("{{\"step\":{},{},\"recipe\":{}{}{}{}}}\n", counters.step, followed, quoted(answer.recipe),
+             answer.saved_recipe.empty() ? "" : fmt::format(",\"checkpoint_recipe\":{}", quoted(answer.saved_recipe)),
+             answer.weights == Taken::averages ? ",\"weights\":\"ema\"" : "",
+             sets.empty() ? "" : fmt::format(",\"eval_sets\":{{{}}}", sets));
 }
 
 /// The checkpoint that the weights are of; none for a Hugging Face folder.
@@ -81,11 +110,16 @@ int evaluate_weights(const EvalOptions& options, const Prepared& run, const Give
       make_on_all<Training>(control, device, *run.plan, std::move(batches), mesh, control, no_records);
   return or_end_all_ranks(mpi, [&] {
     training->initialise([&](StateDict& weights) { load_weights(*given.source, weights, device, control); });
-    const auto loss = static_cast<float>(*training->evaluate());  // the same on all ranks
-    if (!std::isfinite(loss))
-      throw Error(Exit::numerical, fmt::format("{}: the loss of these weights is {}", given.path.string(),
-                                                    std::isnan(loss) ? "no number" : "infinite"));
-    if (mpi.rank() == 0) print(options.format, given.counters, loss, answer);
+    const std::vector<double> evaluated = *training->evaluate();  // the same on all ranks
+    const std::vector<float> losses(evaluated.begin(), evaluated.end());
+    for (std::size_t i = 0; i < losses.size(); ++i)
+      if (!std::isfinite(losses[i]))
+        throw Error(Exit::numerical,
+                    fmt::format("{}: the loss of these weights{} is {}", given.path.string(),
+                                answer.sets[i].name.empty() ? "" : " on " + answer.sets[i].name,
+                                std::isnan(losses[i]) ? "no number" : "infinite"));
+    if (mpi.rank() != 0) return 0;
+    (options.format == Format::json ? print_json : print_text)(given.counters, losses, answer);
     return 0;
   });
 }
@@ -104,7 +138,7 @@ Problems problems_with_evaluating(Prepared& run, const GivenWeights& given, std:
                                       "rows stand for other tokens");
     if (given.corpus_hash == hex(run.corpus_hash())) told.push_back(keep_windows(run, given.config));
     told.push_back(overlap_text(given, run));
-    told.push_back(doubt_text(evaluated_by(run)));
+    for (const Evaluated& set : evaluated_by(run)) told.push_back(doubt_text(set));
     if (!run.trained_copy.empty()) told.push_back("WARNING: " + run.trained_copy);
   });
   return problems;
@@ -115,23 +149,24 @@ int eval_deck(const EvalOptions& options, Mpi& mpi, Control& control) {
   Prepared run = prepare(options.deck, options.overrides, Task::evaluation, mpi, control);
   const RunConfig& config = run.deck.config;
   control.wait_at_most(config.comm.timeout());
-  const GivenWeights given = open_weights(options.checkpoint, control);
+  const GivenWeights given = open_weights(options.checkpoint, control, nullptr, options.weights);
   if (const std::size_t segment = segment_of(config, given.counters.step); segment != run.segment)
     plan_segment(run, segment, mpi, control);
   std::vector<std::string> told;
   control.agree(problems_with_evaluating(run, given, told));
   for (const std::string& line : told)
     if (mpi.rank() == 0 && !line.empty()) fmt::print(stderr, "{}\n", line);
-  const Evaluated taken = evaluated_by(run);
-  return evaluate_weights(options, run, given, run.batches(),
-                          {.extent = extent_text(taken),
-                           .windows = taken.windows,
-                           .kept = taken.kept,
-                           .tokens = taken.tokens,
-                           .bytes = config.data.kind == DataKind::text ? taken.tokens : 0,
-                           .recipe = recipe_text(run.plan->config.precision),
-                           .saved_recipe = saved_recipe(given)},
-                          mpi, control);
+  Answer answer{{}, followed_set(config), recipe_text(run.plan->config.precision), saved_recipe(given),
+                options.weights};
+  const std::vector<const CutCorpus*> corpora = run.evaluated();
+  for (const Evaluated& set : evaluated_by(run))
+    answer.sets.push_back({.name = set.name,
+                           .extent = extent_text(set),
+                           .windows = set.windows,
+                           .kept = set.kept,
+                           .tokens = set.tokens,
+                           .bytes = target_bytes(run, *corpora[answer.sets.size()])});
+  return evaluate_weights(options, run, given, run.batches(), answer, mpi, control);
 }
 
 /// Evaluates every token of a text but the first.
@@ -140,7 +175,7 @@ int eval_text(const EvalOptions& options, Mpi& mpi, Control& control) {
   std::string path;
   attempt(problems, [&] { path = path_of_weights(options.deck); });
   control.agree(problems);
-  const GivenWeights given = open_weights(path, control);
+  const GivenWeights given = open_weights(path, control, nullptr, options.weights);
   Deck deck;
   std::unique_ptr<TextEncoding> encoding;
   attempt(problems, [&] { deck = deck_to_measure(given, options.overrides); });
@@ -163,16 +198,18 @@ int eval_text(const EvalOptions& options, Mpi& mpi, Control& control) {
   return evaluate_weights(options, run, given,
                           {config,
                            std::vector<CutTokens>(),
-                           {measures.tokens, measures.windows},
+                           std::vector{CutTokens{measures.tokens, measures.windows}},
                            run.plan->ranks.world},
-                          {.extent = fmt::format("{}, {} of {}, {}", counted(windows, "window"), tokens,
-                                                 counted(tokens + 1, "token"), counted(measures.bytes, "byte")),
-                           .windows = windows,
-                           .kept = windows,
-                           .tokens = tokens,
-                           .bytes = measures.bytes,
+                          {.sets = {{.extent = fmt::format("{}, {} of {}, {}", counted(windows, "window"), tokens,
+                                                           counted(tokens + 1, "token"),
+                                                           counted(measures.bytes, "byte")),
+                                     .windows = windows,
+                                     .kept = windows,
+                                     .tokens = tokens,
+                                     .bytes = measures.bytes}},
                            .recipe = recipe_text(config.precision),
-                           .saved_recipe = saved_recipe(given)},
+                           .saved_recipe = saved_recipe(given),
+                           .weights = options.weights},
                           mpi, control);
 }
 

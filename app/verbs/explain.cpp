@@ -124,7 +124,7 @@ void print_section(const std::string& path, const std::string& help, const Value
 /// Prints the table recipe x held and travels as x pass x recomputation -> bytes of a weight's element in a step, and
 /// why.
 void print_gathers() {
-  constexpr const char* row = "  {:<9} {:<9} {:<9} {:<9} {:<24} {:<8} {}\n";
+  constexpr const char* row = "  {:<13} {:<9} {:<9} {:<9} {:<24} {:<8} {}\n";
   fmt::print("What is gathered, for each weight and step\n");
   fmt::print(fmt::runtime(row), "recipe", "held", "wire", "pass", "recompute", "bytes", "why");
   const auto print = [&](const Recipe& recipe, Travel travel) {
@@ -148,7 +148,7 @@ void print_gathers() {
 
 /// Prints the table recipe x held as x pass x recomputation -> what full sharding gathers for each micro-batch.
 void print_visits() {
-  constexpr const char* row = "  {:<9} {:<9} {:<18} {:<16} {:<21} {:<9} {}\n";
+  constexpr const char* row = "  {:<13} {:<9} {:<18} {:<16} {:<21} {:<9} {}\n";
   fmt::print("What `sharding: full` gathers, for each weight and micro-batch\n");
   fmt::print(fmt::runtime(row), "recipe", "held", "recompute", "forward", "backward", "bytes", "why");
   const auto print = [&](const Recipe& recipe, Travel travel) {
@@ -178,7 +178,7 @@ void print_visits() {
 
 /// Prints the table recipe -> formats of the factors of products.
 void print_formats() {
-  constexpr const char* row = "  {:<9} {:<13} {:<13} {:<13} {:<16} {}\n";
+  constexpr const char* row = "  {:<13} {:<13} {:<13} {:<15} {:<16} {}\n";
   const auto format = [](const std::optional<FormatId>& id) { return id ? traits_of(*id).name : "as it is"; };
   fmt::print("What products of linear and expert layers take, of matrices that the recipe quantizes\n");
   fmt::print(fmt::runtime(row), "recipe", "weight", "activation", "gradient", "sides and rows", "experts' rows begin");

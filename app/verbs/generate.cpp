@@ -222,7 +222,7 @@ int generate_text(const GenerateOptions& options, Mpi& mpi, Control& control) {
   if (const std::string mistake = mpi.launch_mistake(); !mistake.empty()) problems.add(Exit::environment, mistake);
   attempt(problems, [&] { path = path_of_weights(options.model); });
   control.agree(problems);
-  GivenWeights given = open_weights(path, control);
+  GivenWeights given = open_weights(path, control, nullptr, options.weights);
   const std::chrono::seconds patience = given.config.comm.timeout();
   control.wait_at_most(patience);
   given.config.run.threads = host_threads(control.max(mpi.local_rank() + 1));

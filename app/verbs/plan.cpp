@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "app/training/start/preparation.hpp"
+#include "app/training/tell/groupings.hpp"
 #include "app/training/tell/hosts_text.hpp"
 #include "app/training/tell/plan_text.hpp"
 #include "app/training/tell/summary.hpp"
@@ -49,7 +50,8 @@ std::string segments_text(const RunConfig& config, const std::vector<RunPlan>& p
 int run_plan(const PlanOptions& options) {
   if (options.ranks % options.hosts != 0)
     throw Error(Exit::usage, fmt::format("--hosts {}: must divide --ranks {}", options.hosts, options.ranks));
-  const Deck deck = checked_deck(options.deck, options.overrides);
+  Deck deck = checked_deck(options.deck, options.overrides);
+  deck.config.parallel.sharding_group.settle(options.ranks / options.hosts);
   Runtime::plan_for(static_cast<int>(deck.config.run.threads.get()));
   Problems problems;
   for (const Finding& finding : refusals(deck.config, static_cast<int>(options.ranks)))
@@ -67,7 +69,11 @@ int run_plan(const PlanOptions& options) {
              counted(static_cast<std::int64_t>(plan.layout.groups().size()), "group"),
              counted(static_cast<std::int64_t>(plan.layout.buckets().size()), "bucket"), hex(plan.layout.hash()),
              options.detail == Detail::all ? "each below" : "--verbose lists them");
-  if (options.hosts > 1) fmt::print("{}", hosts_text(plan, static_cast<int>(options.hosts)));
+  fmt::print("{}", sharding_text(plan));
+  if (options.hosts > 1)
+    fmt::print("{}{}", hosts_text(plan, static_cast<int>(options.hosts)),
+               groupings_text(groupings(deck.config, static_cast<int>(options.ranks), static_cast<int>(options.hosts)),
+                              options.memory));
   fmt::print("{}", uneven_text(plan));
   if (peaks) fmt::print("{}", granularity_text(deck.config, *peaks));
   if (const auto mixture = mixture_texts(deck.config.data); !mixture.empty())

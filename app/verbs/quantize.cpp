@@ -8,9 +8,25 @@
 #include "io/checkpoint/reader.hpp"
 #include "io/convert/hf_folder.hpp"
 #include "io/convert/quantize_file.hpp"
+#include "io/deck/deck.hpp"
 #include "kernels/base/runtime.hpp"
 
 namespace tessera {
+
+namespace {
+
+/// The weights that the run of a step holds as codes.
+TrainedWeights trained_in(const Checkpoint& step) {
+  const RunConfig config = parse_saved_deck(step.deck(), (step.folder() / deck_file).string()).config;
+  TrainedWeights weights = trained_weights(config);
+  if (weights.empty())
+    throw Error(Exit::file, fmt::format("{}: its run holds no weight as codes; --format quantizes to a format of your "
+                                        "choice",
+                                        step.folder().string()));
+  return weights;
+}
+
+}  // namespace
 
 int run_quantize(const QuantizeOptions& options) {
   for (const auto& [name, path] : {std::pair("IN", options.in), std::pair("--out", options.out)})
@@ -18,14 +34,24 @@ int run_quantize(const QuantizeOptions& options) {
   const Runtime runtime(static_cast<int>(host_threads(1)));
   // A run or a step stands for its model.h5, as with the other verbs.
   std::error_code absent;
-  const std::filesystem::path in = std::filesystem::is_directory(options.in, absent) && !is_hf_folder(options.in)
-                                       ? find_checkpoint(options.in) / "model.h5"
-                                       : std::filesystem::path(options.in);
-  const QuantizeReport report = quantize_file({.in = in,
-                                               .out = options.out,
-                                               .tensors = options.tensors,
-                                               .format = options.format,
-                                               .precision = options.precision});
+  const bool step = std::filesystem::is_directory(options.in, absent) && !is_hf_folder(options.in);
+  QuantizeFileOptions file;
+  file.in = step ? find_checkpoint(options.in) / model_file : std::filesystem::path(options.in);
+  file.out = options.out;
+  file.tensors = options.tensors;
+  file.precision = options.precision;
+  if (options.format) {
+    file.formats = *options.format;
+  } else {
+    if (!step)
+      throw Error(Exit::usage, fmt::format("--format: is missing: {} is no run or step, whose weights have formats of "
+                                           "their own",
+                                           options.in));
+    if (options.precision == Precision::as_given)
+      throw Error(Exit::usage, "--no-bf16: training rounds weights to bf16 first: give --format too, or leave it out");
+    file.formats = trained_in(Checkpoint(find_checkpoint(options.in)));
+  }
+  const QuantizeReport report = quantize_file(file);
   fmt::print("{}", options.answer == Format::json ? report.json() + "\n" : report.text());
   return 0;
 }

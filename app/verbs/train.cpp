@@ -7,11 +7,13 @@
 
 #include "app/cli/ranks.hpp"
 #include "app/training/loop/best_step.hpp"
+#include "app/training/loop/hooks.hpp"
 #include "app/training/loop/saving.hpp"
 #include "app/training/loop/stop.hpp"
 #include "app/training/loop/training.hpp"
 #include "app/training/loop/training_loop.hpp"
 #include "app/training/start/beginning.hpp"
+#include "app/training/start/choices_files.hpp"
 #include "app/training/start/library_plans.hpp"
 #include "app/training/start/prepared_run.hpp"
 #include "app/training/start/records.hpp"
@@ -66,10 +68,23 @@ std::string ended_text(std::int64_t step, const RunConfig& config, const BestSte
   return fmt::format("done after step {} of {}: {} in a row without a lower loss than after step {} (run.stop_after)",
                      step, config.run.steps, counted(best.since(), "evaluation"), best.step());
 }
-/// Why a run whose directory holds step `kept` has nothing left to do; empty: it has.
-std::string done_text(std::int64_t kept, const RunConfig& config, const BestStep& best) {
+/// How a segment has ended.
+std::string end_text(Proceed proceed, std::int64_t step, const RunConfig& config, const Stop& stop,
+                     const BestStep& best) {
+  if (proceed == Proceed::stop) return stopped_text(step, config.run.steps, stop);
+  if (proceed == Proceed::change) return fmt::format("the recipe changes after step {}", step);
+  return step < config.run.steps ? ended_text(step, config, best) : "all steps done";
+}
+/// Why a run whose newest step is `kept` (-1: none) has nothing more to do; empty if it has.
+std::string done_text(const RunConfig& config, std::int64_t kept, const BestStep& best) {
   if (kept >= config.run.steps) return fmt::format("{} of {} steps done", kept, config.run.steps);
   return kept >= 0 && best.enough(config.run) ? ended_text(kept, config, best) : "";
+}
+/// Whether a run is `done`, says it then, and has no evaluation to complete either. Collective over the world.
+bool nothing_left(const std::string& done, bool unfinished, Control& control) {
+  if (done.empty() || control.max(unfinished ? 1 : 0) != 0) return false;
+  if (control.rank() == 0) fmt::print("{}, nothing to do\n", done);
+  return true;
 }
 /// Text on how to continue a stopped run. `saved`: the newest step in the run directory; `before`: the same when the
 /// run began.
@@ -107,18 +122,16 @@ SegmentEnd train_prepared(const TrainOptions& options, bool after, Stop& stop, M
   const auto& [run, device, mesh, control, training, plans] = running;
   const RunConfig& config = run.deck.config;
   Beginning beginning = begin_run(run, options, mpi, control, training, device);
+  const std::optional<MetricsRow> unfinished = row_to_complete(config, training, beginning.kept, control);
+  const BestStep best = best_step_of(config, training.step(), control);
   // A checkpoint before that which was looked at, since that is damaged, may belong to another segment.
   if (const std::size_t of_step = segment_of(config, beginning.step); !after && of_step != run.segment)
     return {.next = of_step};
-  const std::optional<MetricsRow> unfinished = row_to_complete(config, training, beginning.kept, control);
-  const BestStep best = best_step_of(config, training.step(), control);
-  const std::string done = done_text(beginning.kept, config, best);
-  if (!done.empty() && control.max(unfinished ? 1 : 0) == 0) {
-    if (mpi.rank() == 0) fmt::print("{}, nothing to do\n", done);
-    return {};
-  }
+  if (nothing_left(done_text(config, beginning.kept, best), unfinished.has_value(), control)) return {};
+  open_choices_files(run, options, training, control);
   beginning.origin.library_plans = to_text(plans.plans);
   const std::unique_ptr<RunLog> log = open_records(run, options, plans, beginning, mpi, control);
+  const auto hooks = mpi.rank() == 0 ? std::make_unique<Hooks>(config.run, config.checkpoint.dir.get()) : nullptr;
   Saving saving({.device = device,
                  .config = run.plan->config,
                  .last = last_step_of(config, run.segment),
@@ -127,7 +140,8 @@ SegmentEnd train_prepared(const TrainOptions& options, bool after, Stop& stop, M
                  .stop = stop,
                  .lock = *run.lock,
                  .parallel = run.parallel.get(),
-                 .log = log.get()},
+                 .log = log.get(),
+                 .hooks = hooks.get()},
                 std::move(beginning.origin), beginning.kept, best);
   TrainingLoop loop({.plan = *run.plan,
                      .encoding = run.encoding(),
@@ -146,24 +160,24 @@ SegmentEnd train_prepared(const TrainOptions& options, bool after, Stop& stop, M
   try {
     proceed = loop.run(unfinished);
   } catch (const Error& error) {
-    if (agreed(error)) close(error.what());
+    if (agreed(error)) {
+      close(error.what());
+      end_hooks(hooks.get(), config, control, training.step(), error.what(), static_cast<int>(error.code()));
+    }
     throw;
   }
   const std::int64_t step = training.step();
-  const std::string stopped = stopped_text(step, config.run.steps, stop), ended = ended_text(step, config, saving.best());
-  const bool early = step < config.run.steps;
+  const std::string end = end_text(proceed, step, config, stop, saving.best());
   saving.warn_waits();
-  const std::string change = fmt::format("the recipe changes after step {}", step);
-  close(proceed == Proceed::stop ? stopped : proceed == Proceed::change ? change : early ? ended : "all steps done");
-  if (proceed == Proceed::stop) {
-    if (mpi.rank() == 0)
-      fmt::print("{}; {}\n", stopped, continuation_text(options, stop, saving.saved(), beginning.kept));
-    return {static_cast<int>(Exit::stopped)};
-  }
+  close(end);
   if (proceed == Proceed::change) return {.next = run.segment + 1, .changed = true};
-  if (early && mpi.rank() == 0) fmt::print("{}\n", ended);
-  loop.sample();
-  return {};
+  const bool stopped = proceed == Proceed::stop, early = step < config.run.steps;
+  const std::string how = stopped ? "; " + continuation_text(options, stop, saving.saved(), beginning.kept) : "";
+  if ((stopped || early) && mpi.rank() == 0) fmt::print("{}{}\n", end, how);
+  if (!stopped) loop.sample();
+  const int code = stopped ? static_cast<int>(Exit::stopped) : 0;
+  end_hooks(hooks.get(), config, control, step, end, code);
+  return {code};
 }
 
 /// Prepares a segment of a run and trains. The first start makes `runtime`, which later segments use. Collective over

@@ -6,6 +6,7 @@
 
 #include "app/training/loop/generation.hpp"
 #include "app/training/start/run_request.hpp"
+#include "io/checkpoint/averages.hpp"
 #include "io/convert/convert_checkpoint.hpp"
 #include "io/deck/deck.hpp"
 #include "kernels/quantize/quantize.hpp"
@@ -22,7 +23,8 @@ struct EvalOptions {
   std::string deck;        ///< with `text`: a checkpoint, run directory, Hugging Face folder, or a run's deck
   std::vector<Override> overrides;
   std::string checkpoint;  ///< of `deck`; empty with `text`
-  std::string text;        ///< a file of text, "-": standard input; empty: the deck's evaluation windows
+  std::string text;        ///< a file of text, "-": standard input; empty: the deck's evaluation sets
+  Taken weights = Taken::trained;
   Format format = Format::text;
 };
 struct AuditOptions {
@@ -39,6 +41,7 @@ struct GenerateOptions {
   std::vector<std::string> stops;        ///< texts before which an answer ends
   std::optional<std::int64_t> tokens;
   Sampling sampling = {.seed = 1234};
+  Taken weights = Taken::trained;
   Format format = Format::text;
 };
 enum class Detail { summary, all };
@@ -64,6 +67,7 @@ struct ExplainOptions {
 struct CompareOptions {
   std::vector<std::string> runs;  ///< run directories; two files if `trace`
   bool trace = false;             ///< compare files of debug.trace
+  std::string by;                  ///< a key whose values are averaged over; empty: each run stands by itself
   std::optional<std::string> out;  ///< the page; empty: compare.html, or with JSON none
   Format format = Format::text;
 };
@@ -101,7 +105,7 @@ struct CheckpointConvertOptions {
 struct QuantizeOptions {
   std::string in, out;               ///< in: safetensors or HDF5; out: HDF5
   std::vector<std::string> tensors;  ///< empty: every matrix and stack of matrices
-  FormatId format{};                 ///< a quantized format
+  std::optional<FormatId> format;    ///< a quantized format; empty: as training holds each weight
   Precision precision = Precision::bf16_first;
   Format answer = Format::text;
 };

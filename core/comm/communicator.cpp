@@ -44,6 +44,9 @@ void check_exchange(Collective collective, const Exchange& exchange, int rank, i
       return require(exchange.arrivals[static_cast<std::size_t>(rank)] ==
                          exchange.counts[static_cast<std::size_t>(rank)],
                      "Operation", "a rank receives of itself what it sends itself");
+    case Collective::pass_on:
+      require(rank > 0 || !receive, "Operation", "pass_on: the first rank receives nothing");
+      return require(rank + 1 < size || !exchange.send, "Operation", "pass_on: the last rank sends nothing");
     case Collective::all_reduce_max:
       return require(receive.type == DType::u16 || receive.type == DType::i64 || receive.type == DType::u64,
                      "Operation", "all_reduce_max takes u16, i64 or u64");
@@ -60,6 +63,7 @@ std::int64_t received(Collective collective, const Exchange& exchange, int rank,
     case Collective::all_to_all: return exchange.counts[r] * (size - 1) * size_of(exchange.receive.type);
     case Collective::exchange_rows:
       return (total(exchange.arrivals) - exchange.arrivals[r]) * size_of(exchange.receive.type);
+    case Collective::pass_on: return exchange.receive ? exchange.receive.bytes() : 0;
     default: return size == 1 ? 0 : exchange.receive.bytes();
   }
 }

@@ -13,10 +13,11 @@
 namespace tessera {
 
 enum class Collective : std::uint8_t {
-  all_gather, all_to_all, exchange_rows, all_reduce_max, all_reduce_sum
+  all_gather, all_to_all, exchange_rows, pass_on, all_reduce_max, all_reduce_sum
 };
 constexpr const char* name_of(Collective c) {
-  constexpr const char* names[] = {"all_gather", "all_to_all", "exchange_rows", "all_reduce_max", "all_reduce_sum"};
+  constexpr const char* names[] = {"all_gather",     "all_to_all",     "exchange_rows", "pass_on",
+                                   "all_reduce_max", "all_reduce_sum"};
   return names[static_cast<int>(c)];
 }
 
@@ -30,6 +31,9 @@ constexpr const char* name_of(Collective c) {
 ///  exchange_rows: an all-to-all whose counts are data and differ for each pair of ranks. Part r of `send` goes to rank
 ///  r; `receive` begins with arrivals[r] elements of each rank r, packed in rank order, and its rest is left as it is.
 ///  Both ranks of a pair must give the same count; the log's fingerprints leave it out.
+///  pass_on: along the line of ranks. `send` goes to rank + 1, `receive` comes from rank - 1, each unless it is empty;
+///  counts unused. The n-th sent is the n-th received. What a rank passes on may follow from what it has received, so
+///  that the two are operations of their own. The first rank receives nothing, and the last sends nothing.
 ///  all_reduce_*: `receive` in place; counts unused. A sum takes i64 or u64 (exact in any order); a maximum takes i64,
 ///  u64, or u16 that holds the bits of bf16 numbers from 0 to infinity.
 struct Exchange {

@@ -61,17 +61,19 @@ void Control::agree(const Problems& problems) {
   throw Error(static_cast<Exit>(std::stoi(failing->substr(0, space))), text);
 }
 
-void CollectiveLog::note(const Operation& operation, const char* processes) { append(entry_of(operation, processes)); }
+void CollectiveLog::note(const Operation& operation, const char* processes, bool alike) {
+  append(entry_of(operation, processes, alike));
+}
 
-void CollectiveLog::keep(const Operation& operation, const char* processes) {
-  kept_for_replays_.push_back(entry_of(operation, processes));
+void CollectiveLog::keep(const Operation& operation, const char* processes, bool alike) {
+  kept_for_replays_.push_back(entry_of(operation, processes, alike));
 }
 
 void CollectiveLog::repeat() {
   for (const Entry& entry : kept_for_replays_) append(entry);  // mutation: a_log_not_repeated
 }
 
-CollectiveLog::Entry CollectiveLog::entry_of(const Operation& operation, const char* processes) {
+CollectiveLog::Entry CollectiveLog::entry_of(const Operation& operation, const char* processes, bool alike) {
   Entry entry{.sequence = 0,
               .cut = 0,
               .elements = 0,
@@ -81,11 +83,13 @@ CollectiveLog::Entry CollectiveLog::entry_of(const Operation& operation, const c
               .group = operation.group,
               .processes = processes,
               .label = {}};
-  if (!operation.exchanges.empty()) entry.type = operation.exchanges.front().receive.type;
-  const bool data = operation.collective == Collective::exchange_rows;  // its counts differ from rank to rank
+  // Counts that differ from rank to rank, and buffers that some ranks lack.
+  const bool line = operation.collective == Collective::pass_on;
+  const bool data = operation.collective == Collective::exchange_rows || line || !alike;
+  if (!operation.exchanges.empty() && !line) entry.type = operation.exchanges.front().receive.type;
   const bool cut = operation.collective == Collective::all_gather || operation.collective == Collective::all_to_all;
   for (const Exchange& exchange : operation.exchanges) {
-    entry.cut = chained(entry.cut, static_cast<std::uint64_t>(exchange.receive.type));
+    if (!line) entry.cut = chained(entry.cut, static_cast<std::uint64_t>(exchange.receive.type));
     if (data) continue;
     const std::int64_t whole[] = {cut ? 0 : exchange.receive.elements()};
     for (std::int64_t count : cut ? exchange.counts : std::span<const std::int64_t>(whole)) {

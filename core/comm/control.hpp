@@ -79,10 +79,11 @@ class CollectiveLog {
  public:
   static constexpr std::size_t kept = 16;
 
-  /// `processes` names the process group, empty for the world; it must live as long as this.
-  void note(const Operation& operation, const char* processes = "");
+  /// `processes` names the process group, empty for the world; it must live as long as this. `alike`: whether all
+  /// groups of that name move equal counts; else counts stay out of the fingerprint.
+  void note(const Operation& operation, const char* processes = "", bool alike = true);
   /// Keeps an operation that is being captured, for repeat().
-  void keep(const Operation& operation, const char* processes = "");
+  void keep(const Operation& operation, const char* processes = "", bool alike = true);
   /// Notes all that was kept, in order: the graph that holds it has been launched.
   void repeat();
   std::uint64_t chain() const { return chain_; }
@@ -106,7 +107,7 @@ class CollectiveLog {
     std::array<char, 32> label;
   };
 
-  static Entry entry_of(const Operation& operation, const char* processes);
+  static Entry entry_of(const Operation& operation, const char* processes, bool alike);
   void append(const Entry& entry);
 
   std::uint64_t chain_ = 0;

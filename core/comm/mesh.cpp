@@ -8,6 +8,18 @@ Mesh::Mesh(const Ranks& ranks, const Make& make) : ranks_(ranks) {
   communicators_.push_back(make({"", ranks.world, 0}));
   expert_data_ = add({"expert-data", ranks.expert_data, ranks.experts.rank}, make);
   experts_ = add({"experts", ranks.experts, ranks.world.rank - ranks.experts.rank}, make);
+  inside_ = {0, expert_data_};
+  if (ranks.sharding.size > 1) add_sharding_groups(make);
+}
+
+/// Dense parameters and experts have the same ranks across sharding groups, whose counts differ from number to number.
+void Mesh::add_sharding_groups(const Make& make) {
+  const RankIn dense = ranks_.of(ProcessGroup::dense, Level::inside);
+  const RankIn expert = ranks_.of(ProcessGroup::expert, Level::inside);
+  const int first = ranks_.world.rank - dense.rank;
+  across_ = add({"across", ranks_.sharding, dense.rank, false}, make);
+  const std::size_t inside = add({"inside", dense, first}, make);
+  inside_ = {inside, expert == dense ? inside : add({"expert-inside", expert, first + ranks_.experts.rank}, make)};
 }
 
 std::size_t Mesh::add(const RankGroup& group, const Make& make) {

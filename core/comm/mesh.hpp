@@ -1,4 +1,5 @@
 #pragma once
+#include <array>
 #include <functional>
 #include <memory>
 #include <vector>
@@ -13,6 +14,7 @@ struct RankGroup {
   const char* name;  ///< in logs and errors; empty for the world
   RankIn place;      ///< this rank's number in the group, and the group's size
   int first = 0;     ///< the group's lowest rank in the world, which tells groups of one kind apart
+  bool alike = true; ///< whether all groups of this name move equal counts, which the log then compares
 };
 
 /// The communicators of all process groups of a run, made once by one back end. They share one log, one progress hook,
@@ -35,6 +37,10 @@ class Mesh {
   Communicator& of(ProcessGroup group) {
     return group == ProcessGroup::dense ? world() : *communicators_[expert_data_];
   }
+  /// Those of one level.
+  Communicator& of(ProcessGroup group, Level level) {
+    return *communicators_[level == Level::across ? across_ : inside_[static_cast<std::size_t>(group)]];
+  }
   /// The expert group.
   Communicator& experts() { return *communicators_[experts_]; }
 
@@ -49,10 +55,12 @@ class Mesh {
 
  private:
   std::size_t add(const RankGroup& group, const Make& make);
+  void add_sharding_groups(const Make& make);
 
   Ranks ranks_;
   std::vector<std::unique_ptr<Communicator>> communicators_;  ///< distinct ones; the world first
-  std::size_t expert_data_ = 0, experts_ = 0;                 ///< their indices in communicators_
+  std::size_t expert_data_ = 0, experts_ = 0, across_ = 0;    ///< their indices in communicators_
+  std::array<std::size_t, process_groups.size()> inside_{};   ///< likewise, by process group
 };
 
 /// The mesh of a run of one rank.

@@ -141,7 +141,8 @@ std::string Mpi::launch_mistake() const {
 }
 
 Mesh Mpi::mesh(Device& device, const Ranks& ranks, std::chrono::seconds timeout, const MpiOptions& options) {
-  require(ranks == this->ranks(ranks.experts.size), "Mpi::mesh", "takes the ranks of this process");
+  require(ranks == this->ranks(ranks.experts.size, ranks.sharding.size), "Mpi::mesh",
+          "takes the ranks of this process");
   auto over_mpi = [&] { return mpi_mesh(*state_->watch, ranks, device.communication(), timeout, options); };
   if (!device.compute().native()) return over_mpi();
   if (size() == 1 && options.transport == Transport::fastest) return self_mesh();

@@ -43,7 +43,7 @@ class Mpi {
 
   int rank() const;  ///< Local, as the next nine members.
   int size() const;
-  Ranks ranks(int expert = 1) const { return Ranks::in_world(size(), rank(), expert); }
+  Ranks ranks(int expert = 1, int groups = 1) const { return Ranks::in_world(size(), rank(), expert, groups); }
   int local_rank() const;  ///< among the ranks of this host
   std::string host() const;
   const std::vector<std::string>& hosts() const;  ///< of every rank

@@ -129,11 +129,14 @@ class MpiBackEnd {
     const int number = slots_.take("MPI back end");
     Slot& slot = slots_[number];
     slot.waiting = {name_of(operation.collective), log_.noted(), operation.label};
-    log_.note(operation, group.name);
-    if (control_) log_.compare(*control_);
+    log_.note(operation, group.name, group.alike);
+    // What is passed on is sent first: the next rank comes to the comparison when it has arrived.
+    const bool line = operation.collective == Collective::pass_on;
+    if (control_ && !line) log_.compare(*control_);
     slot.transfer = transfer_of(operation, group.place);
     slot.begun = host_nanoseconds();
     start(slot);
+    if (control_ && line) log_.compare(*control_);
     if (!slot.requests.empty() && moving_++ == 0) moves_since_ = Clock::now();
     return number;
   }
@@ -226,6 +229,7 @@ class MpiCommunicator final : public Communicator {
         case Collective::all_gather: all_gather(slot, exchange); break;
         case Collective::all_to_all: all_to_all(slot, exchange); break;
         case Collective::exchange_rows: exchange_rows(slot, exchange); break;
+        case Collective::pass_on: pass_on(slot, exchange); break;
         case Collective::all_reduce_max: all_reduce(slot, exchange.receive, back_end_->max()); break;
         case Collective::all_reduce_sum: all_reduce(slot, exchange.receive, MPI_SUM); break;
       }
@@ -284,6 +288,20 @@ class MpiCommunicator final : public Communicator {
     watch_.check(MPI_Ialltoallv(send_buffer(x.send), counts, displacements, from, receive_buffer(x.receive), arrivals,
                                 begins.data(), to, comm_, slot.request()),
                  slot.waiting);
+  }
+
+  void pass_on(Slot& slot, const Exchange& x) {
+    constexpr int tag = 0;  // messages of a pair arrive in the order in which they are sent
+    for_each_piece(x.receive ? x.receive.elements() : 0, most_, [&](std::int64_t begin, int count) {
+      watch_.check(MPI_Irecv(x.receive.flat(begin, count).data, count, moved(x.receive.type), rank() - 1, tag, comm_,
+                             slot.request()),
+                   slot.waiting);
+    });
+    for_each_piece(x.send ? x.send.elements() : 0, most_, [&](std::int64_t begin, int count) {
+      watch_.check(MPI_Isend(x.send.flat(begin, count).data, count, moved(x.send.type), rank() + 1, tag, comm_,
+                             slot.request()),
+                   slot.waiting);
+    });
   }
 
   void all_reduce(Slot& slot, const Tensor& t, MPI_Op op) {

@@ -16,7 +16,8 @@ Tensor outgoing(Collective collective, const Exchange& x, int rank) {
   switch (collective) {
     case Collective::all_gather: return x.send ? x.send : x.receive.flat(x.displacements[at], x.counts[at]);
     case Collective::all_to_all:
-    case Collective::exchange_rows: return x.send;
+    case Collective::exchange_rows:
+    case Collective::pass_on: return x.send;
     default: return x.receive;
   }
 }
@@ -41,8 +42,8 @@ class Staged final : public Communicator {
     mirror(slot, operation);
     stream_.wait(stream.record());
     for (std::size_t i = 0; i < operation.exchanges.size(); ++i)
-      device_.fetch(stream_, outgoing(operation.collective, slot.host[i], rank()).data,
-                    outgoing(operation.collective, operation.exchanges[i], rank()));
+      if (const Tensor sent = outgoing(operation.collective, operation.exchanges[i], rank()))
+        device_.fetch(stream_, outgoing(operation.collective, slot.host[i], rank()).data, sent);
     device_.wait(stream_.record());
     slot.inner = inner_->submit(stream, {operation.collective, slot.host, operation.group, operation.label});
     return Pending(this, number);
@@ -103,7 +104,8 @@ class Staged final : public Communicator {
           device_.send(stream_, slot.receives[i].flat(0, n), x.receive.data);
           break;
         }
-        default: device_.send(stream_, slot.receives[i], x.receive.data);
+        default:
+          if (x.receive) device_.send(stream_, slot.receives[i], x.receive.data);
       }
     }
     slots_.free(number);

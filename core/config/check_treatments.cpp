@@ -20,6 +20,7 @@ constexpr Unfit unfit_for_weights[] = {
     {FactorFormat::fp8_block_1d, "has blocks of rows, which are for activations and gradients: use fp8_block"},
     {FactorFormat::nvfp4_1d, "has blocks of rows, which are for activations and gradients: use nvfp4"},
     {FactorFormat::fp8_tensor_e5m2, "is E5M2, whose range is for gradients: use fp8_tensor"},
+    {FactorFormat::mxfp8_e5m2, "is E5M2, whose range is for gradients: use mxfp8 or mxfp8_2d"},
 };
 
 void check_weight(const std::string& key, const Derived<FactorFormat>& slot, Findings& found) {

@@ -22,6 +22,13 @@ enum class FactorFormat {
   fp8_tensor_e5m2,
   mxfp8,
   mxfp8_2d,
+  mxfp8_e5m2,
+  mxfp6_e3m2,
+  mxfp6_e3m2_2d,
+  mxfp6_e2m3,
+  mxfp6_e2m3_2d,
+  mxfp4,
+  mxfp4_2d,
   nvfp4,
   nvfp4_1d
 };
@@ -33,6 +40,13 @@ template <> struct Names<FactorFormat> {
                                                  {FactorFormat::fp8_tensor_e5m2, "fp8_tensor_e5m2"},
                                                  {FactorFormat::mxfp8, "mxfp8"},
                                                  {FactorFormat::mxfp8_2d, "mxfp8_2d"},
+                                                 {FactorFormat::mxfp8_e5m2, "mxfp8_e5m2"},
+                                                 {FactorFormat::mxfp6_e3m2, "mxfp6_e3m2"},
+                                                 {FactorFormat::mxfp6_e3m2_2d, "mxfp6_e3m2_2d"},
+                                                 {FactorFormat::mxfp6_e2m3, "mxfp6_e2m3"},
+                                                 {FactorFormat::mxfp6_e2m3_2d, "mxfp6_e2m3_2d"},
+                                                 {FactorFormat::mxfp4, "mxfp4"},
+                                                 {FactorFormat::mxfp4_2d, "mxfp4_2d"},
                                                  {FactorFormat::nvfp4, "nvfp4"},
                                                  {FactorFormat::nvfp4_1d, "nvfp4_1d"}};
 };
@@ -156,8 +170,9 @@ struct RecipeConfig {
 
   static constexpr const char* type_name = "a recipe";
   static constexpr const char* allowed =
-      "bf16 | fp8_block | fp8_tensor | mxfp8 | mxfp8_2d | nvfp4, or {base: ..., weight: ..., activation: ..., "
-      "gradient: ..., rounding: ..., hadamard: ...}";
+      "bf16 | fp8_block | fp8_tensor | mxfp8 | mxfp8_2d | mxfp6_e3m2 | mxfp6_e3m2_2d | mxfp6_e2m3 | mxfp6_e2m3_2d | "
+      "mxfp4 | mxfp4_2d | nvfp4, or {base: ..., weight: ..., activation: ..., gradient: ..., rounding: ..., "
+      "hadamard: ...}";
   static constexpr std::string_view short_forms[] = {"base"};
   template <class Self, class V> static void visit(Self& self, V& v) {
     using enum Restart;

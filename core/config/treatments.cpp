@@ -33,6 +33,13 @@ constexpr Variants variants[] = {
     of<formats::Fp8Tensor, formats::Fp8TensorE5m2>(FactorFormat::fp8_tensor_e5m2),
     of<formats::Mxfp8, formats::Mxfp8>(FactorFormat::mxfp8),
     of<formats::Mxfp8Tiles, formats::Mxfp8>(FactorFormat::mxfp8_2d),
+    of<formats::Mxfp8, formats::Mxfp8E5m2>(FactorFormat::mxfp8_e5m2),
+    of<formats::Mxfp6E3m2, formats::Mxfp6E3m2>(FactorFormat::mxfp6_e3m2),
+    of<formats::Mxfp6E3m2Tiles, formats::Mxfp6E3m2>(FactorFormat::mxfp6_e3m2_2d),
+    of<formats::Mxfp6E2m3, formats::Mxfp6E2m3>(FactorFormat::mxfp6_e2m3),
+    of<formats::Mxfp6E2m3Tiles, formats::Mxfp6E2m3>(FactorFormat::mxfp6_e2m3_2d),
+    of<formats::Mxfp4, formats::Mxfp4>(FactorFormat::mxfp4),
+    of<formats::Mxfp4Tiles, formats::Mxfp4>(FactorFormat::mxfp4_2d),
     of<formats::Nvfp4, formats::Nvfp4OneD>(FactorFormat::nvfp4),
     of<formats::Nvfp4, formats::Nvfp4OneD>(FactorFormat::nvfp4_1d),
 };

@@ -87,4 +87,37 @@ std::vector<OwnedRange> Dealing::deal(std::span<const OwnerLoad> members) {
   return runs;
 }
 
+GroupedDealing::GroupedDealing(int ranks, int sharding_groups, const std::vector<std::vector<OwnerLoad>>& buckets)
+    : loads_(static_cast<std::size_t>(ranks)) {
+  const int numbers = ranks / sharding_groups;
+  std::vector<OwnerLoad> all;
+  for (const std::vector<OwnerLoad>& members : buckets) all.insert(all.end(), members.begin(), members.end());
+  Dealing to_numbers(numbers, all);
+  std::vector<std::vector<OwnedRange>> by_number;                              // of each bucket
+  std::vector<std::vector<OwnerLoad>> of_number(static_cast<std::size_t>(numbers));  // members dealt to each
+  for (const std::vector<OwnerLoad>& members : buckets) {
+    auto member = members.begin();
+    for (const OwnedRange& run : by_number.emplace_back(to_numbers.deal(members))) {
+      std::vector<OwnerLoad>& dealt = of_number[static_cast<std::size_t>(run.rank)];
+      dealt.insert(dealt.end(), member, member + run.members);
+      member += run.members;
+    }
+  }
+  std::vector<Dealing> to_groups;
+  for (const std::vector<OwnerLoad>& members : of_number) to_groups.emplace_back(sharding_groups, members);
+  for (std::size_t b = 0; b < buckets.size(); ++b) {
+    std::span<const OwnerLoad> rest(buckets[b]);
+    std::vector<OwnedRange>& runs = runs_.emplace_back();
+    for (const OwnedRange& of : by_number[b]) {
+      const auto members = static_cast<std::size_t>(of.members);
+      for (const OwnedRange& run : to_groups[static_cast<std::size_t>(of.rank)].deal(rest.first(members)))
+        runs.push_back({run.members, run.rank * numbers + of.rank});
+      rest = rest.subspan(members);
+    }
+  }
+  for (int r = 0; r < ranks; ++r)
+    loads_[static_cast<std::size_t>(r)] =
+        to_groups[static_cast<std::size_t>(r % numbers)].loads()[static_cast<std::size_t>(r / numbers)];
+}
+
 }  // namespace tessera

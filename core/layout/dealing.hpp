@@ -56,4 +56,21 @@ class Dealing {
   double most_elements_ = 0;
 };
 
+/// Deals all buckets of one process group to ranks in sharding groups. First to the numbers in a group, so that ranks
+/// of equal number own neighbours; then each run to the groups. One group is a Dealing to its ranks. Pure.
+class GroupedDealing {
+ public:
+  /// `buckets`: the loads of each bucket's members.
+  GroupedDealing(int ranks, int sharding_groups, const std::vector<std::vector<OwnerLoad>>& buckets);
+
+  /// The runs of each bucket, in order.
+  const std::vector<std::vector<OwnedRange>>& runs() const { return runs_; }
+  /// What each rank has been dealt.
+  const std::vector<OwnerLoad>& loads() const { return loads_; }
+
+ private:
+  std::vector<std::vector<OwnedRange>> runs_;
+  std::vector<OwnerLoad> loads_;
+};
+
 }  // namespace tessera

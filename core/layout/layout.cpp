@@ -50,9 +50,12 @@ void close(Bucket& bucket, const ParamRegistry& registry, const LayoutRules& rul
       bucket.cuts == GatherCuts::flat
           ? flat_cuts(bucket.size.value, ranks)
           : tile_cuts(tile_positions(registry, *codes, bucket.members, bucket.size.value), ranks);
-  for (std::size_t r = 0; r + 1 < cuts.size(); ++r) {
-    bucket.counts.push_back(cuts[r + 1] - cuts[r]);
-    bucket.begins.push_back(cuts[r]);
+  const int numbers = ranks / rules.sharding_groups;
+  for (int r = 0; r < ranks; ++r) {
+    // Slices lie by number in the sharding group, then by group.
+    const auto at = static_cast<std::size_t>(r % numbers * rules.sharding_groups + r / numbers);
+    bucket.counts.push_back(cuts[at + 1] - cuts[at]);
+    bucket.begins.push_back(cuts[at]);
   }
 }
 
@@ -67,6 +70,28 @@ void cut(Bucket& bucket, const std::vector<OwnedRange>& runs, int ranks) {
     member += run.members;
     const std::int64_t end = member == bucket.members.end() ? bucket.size.value : member->offset.value;
     bucket.counts[rank] = end - bucket.begins[rank];
+  }
+}
+
+/// Joins the slices of equal number in their sharding groups to shards. An empty shard begins at the end of the bucket.
+void join_slices(Bucket& bucket, int sharding_groups) {
+  const std::size_t numbers = bucket.counts.size() / static_cast<std::size_t>(sharding_groups);
+  for (std::size_t number = 0; number < numbers; ++number) {
+    std::int64_t begin = bucket.size.value, end = 0, sum = 0;
+    for (std::size_t r = number; r < bucket.counts.size(); r += numbers) {
+      if (bucket.counts[r] == 0) continue;
+      begin = std::min(begin, bucket.begins[r]);
+      end = std::max(end, bucket.begins[r] + bucket.counts[r]);
+      sum += bucket.counts[r];
+    }
+    require(sum == 0 || sum == end - begin, "ParamLayout", "the slices of a shard are neighbours");
+    bucket.shards.counts.push_back(sum);
+    bucket.shards.begins.push_back(begin);
+    RangesByRank& pieces = bucket.pieces.emplace_back();
+    for (std::size_t r = number; r < bucket.counts.size(); r += numbers) {
+      pieces.counts.push_back(bucket.counts[r]);
+      pieces.begins.push_back(bucket.counts[r] > 0 ? bucket.begins[r] : begin);
+    }
   }
 }
 
@@ -155,7 +180,8 @@ ParamLayout ParamLayout::build(const ParamRegistry& registry, const LayoutRules&
   }
   for (BucketId b : open) close(layout.buckets_[b], registry, rules);
   for (ProcessGroup processes : process_groups)
-    layout.deal(registry, processes, ranks_of(processes, rules));
+    layout.deal(registry, processes, ranks_of(processes, rules), rules.sharding_groups);
+  for (Bucket& bucket : layout.buckets_) join_slices(bucket, rules.sharding_groups);
 
   layout.groups_ = rules.unit == GatherUnit::bucket ? groups_of(layout.buckets_)
                                                     : groups_by_unit(registry, layout.buckets_, rules.unit);
@@ -180,20 +206,17 @@ void ParamLayout::put(const ParamRegistry& registry, ParamId param, BucketId id)
   }
 }
 
-void ParamLayout::deal(const ParamRegistry& registry, ProcessGroup processes, int ranks) {
+void ParamLayout::deal(const ParamRegistry& registry, ProcessGroup processes, int ranks, int sharding_groups) {
   std::vector<Bucket*> dealt;
-  std::vector<OwnerLoad> members;
+  std::vector<std::vector<OwnerLoad>> members;  // of each bucket
   for (Bucket& bucket : buckets_) {
     if (bucket.key.processes != processes || bucket.key.owner != OwnerKind::whole_matrix) continue;
     dealt.push_back(&bucket);
-    for (const Placement& p : bucket.members) members.push_back({newton_schulz_cost(registry[p.param]), p.size.value});
+    std::vector<OwnerLoad>& own = members.emplace_back();
+    for (const Placement& p : bucket.members) own.push_back({newton_schulz_cost(registry[p.param]), p.size.value});
   }
-  Dealing dealing(ranks, members);
-  std::span<const OwnerLoad> rest(members);
-  for (Bucket* bucket : dealt) {
-    cut(*bucket, dealing.deal(rest.first(bucket->members.size())), ranks);
-    rest = rest.subspan(bucket->members.size());
-  }
+  GroupedDealing dealing(ranks, sharding_groups, members);
+  for (std::size_t i = 0; i < dealt.size(); ++i) cut(*dealt[i], dealing.runs()[i], ranks);
   owners_[static_cast<std::size_t>(processes)] = dealing.loads();
 }
 

@@ -7,7 +7,6 @@
 
 #include "core/config/choices.hpp"
 #include "core/layout/dealing.hpp"
-#include "core/config/choices.hpp"
 #include "core/layout/param.hpp"
 #include "core/layout/ranks.hpp"
 #include "kernels/base/index.hpp"
@@ -35,6 +34,13 @@ struct LayoutRules {
   OwnerKind matrices = OwnerKind::element_sharded;  ///< for matrices and experts; all else is element-sharded
   GatherCuts cuts = GatherCuts::flat;  ///< for element-sharded buckets whose format has codes; all others: flat
   GatherUnit unit = GatherUnit::bucket;
+  int sharding_groups = 1;
+};
+
+/// How an array is cut between ranks: counts and displacements of a collective, in entries of the array.
+struct RangesByRank {
+  std::vector<std::int64_t> counts, begins;  ///< of each rank's part
+  bool operator==(const RangesByRank&) const = default;
 };
 
 /// A bucket holds parameters of one key only.
@@ -72,6 +78,8 @@ struct Bucket {
   ElementIndex size;                 ///< with padding
   std::vector<std::int64_t> counts;  ///< elements of each rank's slice
   std::vector<std::int64_t> begins;  ///< position of each rank's slice in the bucket
+  RangesByRank shards{};             ///< of each rank of a sharding group: the slices of its number in all groups
+  std::vector<RangesByRank> pieces{};  ///< of each shard: the slices in it, by sharding group
   GatherCuts cuts = GatherCuts::flat;  ///< tile: no slice begins inside a row of the format's blocks
   int ranks() const { return static_cast<int>(counts.size()); }
   /// The placement of each parameter's first member, ascending.
@@ -90,6 +98,14 @@ struct Bucket {
   std::int64_t slice_begin(const Ranks& r) const { return begins[static_cast<std::size_t>(r.of(key.processes).rank)]; }
   /// A rank's slice of an array [size].
   Tensor slice(const Tensor& whole, const Ranks& r) const { return whole.flat(slice_begin(r), slice(r)); }
+  /// Number of a rank's shard; elements of the shard, and its begin.
+  std::size_t shard_number(const Ranks& r) const {
+    return static_cast<std::size_t>(r.of(key.processes, Level::inside).rank);
+  }
+  std::int64_t shard(const Ranks& r) const { return shards.counts[shard_number(r)]; }
+  std::int64_t shard_begin(const Ranks& r) const { return shards.begins[shard_number(r)]; }
+  /// A rank's shard of an array [size].
+  Tensor shard(const Tensor& whole, const Ranks& r) const { return whole.flat(shard_begin(r), shard(r)); }
 };
 
 /// The buckets of one coalesced collective, all of one process group. With sharding `optimizer`: a single bucket, or
@@ -116,7 +132,8 @@ struct ShardRange {
 /// in reverse registration order, dataset by dataset, experts ascending. So offsets do not depend on whether expert
 /// weights are held single or discrete. Slices of an element-sharded bucket with flat cuts have equal sizes; with tile
 /// cuts they follow rows of blocks. Of a whole-matrix bucket a rank owns a run of members, with the gaps behind them,
-/// or nothing.
+/// or nothing. Slices of ranks of equal number in their sharding groups are neighbours: together they are one shard,
+/// which each of these ranks keeps.
 class ParamLayout {
  public:
   static constexpr std::int64_t alignment = 64;
@@ -150,7 +167,7 @@ class ParamLayout {
     std::int64_t stride = 0;
   };
   void put(const ParamRegistry& registry, ParamId param, BucketId bucket);
-  void deal(const ParamRegistry& registry, ProcessGroup processes, int ranks);
+  void deal(const ParamRegistry& registry, ProcessGroup processes, int ranks, int sharding_groups);
 
   IndexedBy<BucketId, Bucket> buckets_;
   IndexedBy<GroupId, BucketGroup> groups_;

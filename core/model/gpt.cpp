@@ -2,6 +2,7 @@
 
 #include "kernels/activation/activation.hpp"
 #include "kernels/attention/attention.hpp"
+#include "kernels/convert/convert.hpp"
 
 namespace tessera {
 namespace {
@@ -41,6 +42,7 @@ Gpt::Gpt(ParamRegistry& registry, const GptShape& shape)
 Call Gpt::start(const Pass& pass, const MicroBatch& batch) const {
   Call call{pass, batch.loss_scale, {}, batch.first_sequence * shape_.seq_len};
   call.positions = batch.positions;
+  call.choices = batch.choices;
   if (shape_.position == Position::rotary) {
     call.rotation = pass.arena.keep(shape_.sum_type(), {shape_.seq_len, shape_.turned()});
     rotary_table(pass.stream, call.rotation, shape_.rope_base, shape_.rope_scaling);
@@ -115,6 +117,8 @@ Sequence Gpt::sequence(Stream& stream, Arena& arena, std::int64_t capacity) cons
     sequence.rotation = arena.keep(shape_.sum_type(), {capacity, shape_.turned()});
     rotary_table(stream, sequence.rotation, shape_.rope_base, shape_.rope_scaling);
   }
+  if (const auto& moe = shape_.moe; moe && moe->slots_of_sequence(shape_.seq_len) > 0)
+    sequence.taken = arena.keep(DType::i32, {moe->blocks.among(shape_.layers), moe->experts});
   return sequence;
 }
 
@@ -125,6 +129,8 @@ void Gpt::extend(const Pass& pass, Sequence& sequence, const Tensor& ids, const 
   Call call{pass, 0, {}, sequence.length, {}, sequence.length};
   if (sequence.rotation) call.rotation = sequence.rotation.row_range(sequence.length, tokens);
   call.cache = sequence.cache;
+  call.taken = sequence.taken;
+  if (call.taken && sequence.length == 0) clear(pass.stream, call.taken);
   const Tensor x = pass.arena.keep(shape_.compute, {tokens, shape_.hidden});
   embedding_.forward(call, x, ids);
   for (std::size_t i = 0; i < blocks_.size(); ++i) {

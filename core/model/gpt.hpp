@@ -13,6 +13,7 @@ namespace tessera {
 struct Sequence {
   Tensor cache;             ///< [L, T, 2 G D] in the compute type: keys and values by block and position
   Tensor rotation;          ///< [T, R]: the table of rotary(); empty where positions are learned
+  Tensor taken;             ///< i32 [layers with experts, E]: slots so far; empty where experts have no capacity
   std::int64_t length = 0;  ///< tokens so far
   std::int64_t capacity() const { return cache.shape[1]; }
 };

@@ -7,6 +7,7 @@
 namespace tessera {
 
 class RowExchange;
+class FactorObserver;
 
 /// Sums of one micro-batch on the device, zeroed at the start of its step. The log row is made from them, added up in
 /// the order of micro-batches.
@@ -28,6 +29,13 @@ struct RoutingRecords {
   explicit operator bool() const { return static_cast<bool>(words); }
 };
 
+/// Choices of experts that come to a micro-batch from outside, and a place where its own are kept: i32 [layers with
+/// experts, M k], the experts of each slot. Empty: none.
+struct SlotChoices {
+  Tensor given = {};   ///< in place of the routers' own
+  Tensor chosen = {};  ///< written in forward
+};
+
 /// Key of stochastic rounding, together with a weight's name and an element's index.
 struct StepKey {
   std::uint64_t seed = 0;
@@ -46,6 +54,7 @@ struct Pass {
   RowExchange* exchange = nullptr;  ///< null without expert parallelism
   RoutingRecords routing = {};
   std::optional<float> fault = {};  ///< fault injection: a value for the gradient into the first block's last branch
+  FactorObserver* observer = nullptr;  ///< sees the quantized factors of products; null: nobody does
 
   /// The micro-batch's flag (u64 [1]) that quantizers set if a value is not finite; empty without sums.
   Tensor not_finite() const { return sums ? Tensor{&sums->not_finite, DType::u64, {1}} : Tensor{}; }
@@ -61,6 +70,7 @@ struct MicroBatch {
   std::int64_t padding = 0;         ///< tokens
   Tensor target_scale = {};         ///< of the cross-entropy, f64 [1]: 1 / targets of the global batch; 0 without any
   Tensor positions = {};  ///< i32 [sequences * T], a token's place in its document; empty: a sequence is one document
+  SlotChoices choices = {};
 };
 
 }  // namespace tessera

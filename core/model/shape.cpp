@@ -45,10 +45,19 @@ MoeShape moe_shape(const MoeConfig& moe, const RankIn& group, double room) {
           .shared_gate = moe.shared_gate,
           .rule = {moe.scores, logits, moe.scale, moe.groups, moe.top_groups},
           .balance_over = moe.balance_over,
-          .bias = moe.bias};
+          .bias = moe.bias,
+          .capacity = moe.capacity};
 }
 
 }  // namespace
+
+std::int64_t MoeShape::slots_of_sequence(std::int64_t length) const {
+  if (capacity == 0) return 0;
+  const double share = static_cast<double>(length * top_k) / static_cast<double>(experts);
+  // A whole number that a decimal factor misses by a rounding stays what it is.
+  const auto slots = std::max<std::int64_t>(1, static_cast<std::int64_t>(std::ceil(capacity * share * (1 - 1e-12))));
+  return slots < length ? slots : 0;
+}
 
 ArrivalShape MoeShape::arrival(std::int64_t tokens, std::int64_t row_multiple) const {
   // A token goes at most once to an expert, so at most min(k, held) times to a rank.

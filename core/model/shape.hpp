@@ -28,7 +28,10 @@ struct MoeShape {
   ScoreRule rule = {};
   BalanceOver balance_over = BalanceOver::sequence;
   bool bias = false;  ///< experts are chosen by score plus a bias that follows their load
+  double capacity = 0;  ///< slots of a sequence that an expert takes, over its even share; 0: all
 
+  /// The same as a number of slots, for sequences of T tokens; 0: no token is dropped.
+  std::int64_t slots_of_sequence(std::int64_t length) const;
   std::int64_t held() const { return experts / group.size; }
   std::int64_t first() const { return group.rank * held(); }  ///< first of the experts that this rank holds
   /// Shape of the rows that arrive at this rank, if each rank of the group has `tokens` tokens.

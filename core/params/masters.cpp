@@ -3,6 +3,7 @@
 #include "core/params/tokens.hpp"
 #include "core/state/state_dict.hpp"
 #include "kernels/convert/convert.hpp"
+#include "kernels/optim/average.hpp"
 #include "kernels/random/random.hpp"
 
 namespace tessera {
@@ -46,6 +47,11 @@ StateDict Masters::state(const ParamRegistry& registry, const ParamLayout& layou
   StateDict state;
   state.add({"model", slices}, registry, layout, ranks);
   return state;
+}
+
+Updated Masters::exchange(Stream& stream, std::span<const BucketSlice> others) {
+  for (const BucketSlice& other : others) exchange_values(stream, shards_[other.bucket], other.values);
+  return Updated(Updated::Weights::current);
 }
 
 Updated Masters::restore(Stream& stream, const std::function<void()>& fill) {

@@ -1,5 +1,6 @@
 #pragma once
 #include <functional>
+#include <span>
 #include <vector>
 
 #include "core/device/device.hpp"
@@ -8,6 +9,7 @@
 namespace tessera {
 
 class Updated;
+struct BucketSlice;
 struct StateDict;
 
 /// The fp32 master weights: this rank's slice of every bucket, gaps and padding zero. They alone are initialised,
@@ -25,6 +27,10 @@ class Masters {
   /// `stream`. Local.
   Updated initialise(Stream& stream, const ParamRegistry& registry, const ParamLayout& layout, const Ranks& ranks,
                      std::uint64_t seed);
+
+  /// Exchanges the values of every slice with those of `others`, which hold one slice a bucket. Orders on `stream`.
+  /// Local.
+  Updated exchange(Stream& stream, std::span<const BucketSlice> others);
 
   const std::vector<Tensor>& shards() const { return shards_.rows(); }
 

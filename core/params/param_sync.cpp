@@ -26,6 +26,7 @@ ParamSync::ParamSync(Device& device, const ParamRegistry& registry, const ParamL
     if (std::ranges::find(published_, visit.group) == published_.end()) published_.push_back(visit.group);
   for (const Visit& visit : schedule_.resident)
     if (visit.staged == StagedAt::gather) std::erase(published_, visit.group);
+  cursor_.begin(schedule_.shards);
   cursor_.begin(schedule_.resident);
 }
 
@@ -51,11 +52,15 @@ void ParamSync::make_wires(const Masters& masters) {
 /// Opens the buffers of all gathers and reductions, once. Not in the constructor, which is Local. Collective.
 void ParamSync::open_buffers() {
   if (std::exchange(opened_, true)) return;
+  std::vector<Exchange*> all;
+  const auto add = [&](std::span<Exchange> exchanges) {
+    for (Exchange& exchange : exchanges) all.push_back(&exchange);
+  };
+  const auto open_all = [&](ProcessGroup processes, Level level) {
+    if (!all.empty()) mesh_.of(processes, level).open(all);
+    all.clear();
+  };
   for (ProcessGroup processes : process_groups) {
-    std::vector<Exchange*> all;
-    const auto add = [&](std::span<Exchange> exchanges) {
-      for (Exchange& exchange : exchanges) all.push_back(&exchange);
-    };
     for (ParamGroup& group : groups_) {
       if (group.processes != processes || group.rank.size == 1) continue;
       for (std::vector<Exchange>& received : group.reduction) add(received);
@@ -65,8 +70,11 @@ void ParamSync::open_buffers() {
           for (Sides sides : {Sides::none, Sides::rowwise, Sides::columnwise, Sides::both})
             if (slots > 1 || sides == Sides::both) add(wire->exchanges(group.id, {slot, sides}));
     }
-    if (!all.empty()) mesh_.of(processes).open(all);
+    open_all(processes, Level::inside);
   }
+  for (const Visit& visit : schedule_.shards)
+    for (const std::unique_ptr<Wire>& wire : wires_) add(wire->exchanges_across(visit.group));
+  open_all(ProcessGroup::dense, Level::across);  // experts' shards have the same ranks
 }
 
 Accumulating ParamSync::accumulate() {
@@ -109,6 +117,7 @@ void ParamSync::replayed() {
 void ParamSync::unshard_all(Stream& stream) {  // mutation: gathered_mark_outlives_an_evaluation.2
   for (const Visit& visit : schedule_.resident)
     if (!cursor_.open(visit.pool)) open(stream, visit.pool);  // mutation: settled_without_consume
+  for (const Visit& visit : schedule_.shards) open_shard(stream, groups_[visit.group]);
 }
 
 void ParamSync::inspect(Stream& stream, const std::function<void(const Plane&)>& see) {

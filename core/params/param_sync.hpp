@@ -81,6 +81,7 @@ class ParamSync final : public WeightSource, private GradientSync {
   bool in_transit(const ParamGroup& group) const;
   const ParamGroup* ring_holder(const ParamGroup& group) const;
   void open(Stream& stream, PoolId pool);
+  void open_shard(Stream& stream, const ParamGroup& group);
   void open_staged(Stream& stream, PoolId pool);
   void stage_with_gather(Stream& stream, const Visit& visit);
   void start_gather(Stream& stream, const Visit& visit);

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "core/device/region.hpp"
+#include "core/params/labels.hpp"
 #include "core/params/param_sync.hpp"
 
 /// The weights' half of ParamSync: opens and closes the visits of the schedule. A group goes Stale -> Staged once a
@@ -69,22 +70,33 @@ void ParamSync::stage_with_gather(Stream& stream, const Visit& visit) {
   if (!ring_holder(group)) stage(stream, {&visit.group, 1});
 }
 
+/// Opens the visit of a staged group's shard, from which its weights are gathered, unless it is open.
+void ParamSync::open_shard(Stream& stream, const ParamGroup& group) {
+  if (group.shard_pool == PoolId{} || cursor_.open(group.shard_pool)) return;
+  if (group.weights.state() == WeightState::staged) open_staged(stream, group.shard_pool);
+}
+
 /// Free -> InFlight: starts the all-gather of a visit, unless it is under way or its group is not staged.
 void ParamSync::start_gather(Stream& stream, const Visit& visit) {
   ParamGroup& group = groups_[visit.group];
   WeightSlot& slot = slot_of(visit);
   if (slot.visit == &visit || group.weights.state() != WeightState::staged) return;
+  const Level level = schedule_.pools[visit.pool].level;
+  if (level == Level::inside) open_shard(stream, group);  // mutation: gathered_from_shards_of_the_step_before
   slot.machine.to(SlotState::in_flight, group.id);
   slot.visit = &visit;
-  if (group.rank.size > 1) {  // mutation: empty_shard_skips_the_gather
+  Communicator& ranks = mesh_.of(group.processes, level);
+  if (ranks.size() > 1) {  // mutation: empty_shard_skips_the_gather
     slot.exchanges.clear();
     for (const std::unique_ptr<Wire>& wire : wires_) {
       // mutation: columnwise_side_of_the_first_publish
-      const std::span<const Exchange> exchanges = wire->exchanges(group.id, {visit.slot, visit.sides});
+      const Gathered held{visit.slot, visit.sides};
+      const std::span<const Exchange> exchanges =
+          level == Level::inside ? wire->exchanges(group.id, held) : wire->exchanges_across(group.id);
       slot.exchanges.insert(slot.exchanges.end(), exchanges.begin(), exchanges.end());
     }
-    slot.gather = mesh_.of(group.processes)
-                      .submit(stream, {Collective::all_gather, slot.exchanges, group.id.value, "weights"});
+    const char* const label = level == Level::inside ? label::weights : label::shards;
+    slot.gather = ranks.submit(stream, {Collective::all_gather, slot.exchanges, group.id.value, label});
   }
   slot.launches_before = stream.launches();
 }
@@ -97,10 +109,12 @@ void ParamSync::finish_gather(Stream& stream, const Visit& visit) {
     slot.gather.wait(stream);
   }
   slot.machine.to(SlotState::gathered, visit.group);
+  const bool whole = schedule_.pools[visit.pool].level == Level::inside;
   const Gathered held{visit.slot, visit.sides};
-  for (const std::unique_ptr<Wire>& wire : wires_) wire->post_process(stream, visit.group, held);
+  if (whole)
+    for (const std::unique_ptr<Wire>& wire : wires_) wire->post_process(stream, visit.group, held);
   slot.machine.to(SlotState::ready, visit.group);
-  if (observer_)
+  if (observer_ && whole)
     tessera::visit_planes(layout_, groups_[visit.group], held, [&](const Plane& plane) { observer_(stream, plane); });
 }
 
@@ -117,7 +131,7 @@ void ParamSync::close(const Visit& visit) {
 /// Ends a pass: closes its visits. If it was cut short, finishes its prefetch first.
 void ParamSync::end_pass() {
   for (PoolId pool : slots_.ids()) {
-    if (cursor_.follows(pool, schedule_.resident)) continue;
+    if (schedule_.pools[pool].residency == Residency::resident) continue;
     if (const Visit* now = cursor_.open(pool)) close(*now);
     for (WeightSlot& slot : slots_[pool]) {
       if (!slot.visit) continue;
@@ -139,11 +153,14 @@ void ParamSync::invalidate(Stream& stream) {  // mutation: gathered_mark_outlive
   for (const std::unique_ptr<Wire>& wire : wires_) wire->release_claims();  // mutation: weights_of_a_dropped_update
   for (const Visit& visit : schedule_.resident)
     if (in_transit(groups_[visit.group])) open_staged(stream, visit.pool);
-  for (const Visit& visit : schedule_.resident) {
-    if (cursor_.open(visit.pool)) close(visit);
-    cursor_.clear(visit.pool);
+  for (const Visit& visit : schedule_.shards) open_shard(stream, groups_[visit.group]);
+  for (const Visits* visits : {&schedule_.shards, &schedule_.resident}) {
+    for (const Visit& visit : *visits) {
+      if (cursor_.open(visit.pool)) close(visit);
+      cursor_.clear(visit.pool);
+    }
+    cursor_.begin(*visits);
   }
-  cursor_.begin(schedule_.resident);
   for (ParamGroup& group : groups_)
     if (group.weights.state() != WeightState::stale) group.weights.to(WeightState::stale);
 }

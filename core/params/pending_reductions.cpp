@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "core/device/region.hpp"
+#include "core/params/labels.hpp"
 #include "kernels/reduce/reduce.hpp"
 
 namespace tessera {
@@ -15,8 +16,9 @@ void PendingReductions::start(Stream& stream, const Reduction& reduction, const 
   // the receive slot before.
   Stream& copies = device_.copies();
   copies.wait(stream.record());
-  const Operation exchange{Collective::all_to_all, group.reduction[slot], group.id.value, "gradients"};
-  flights_[slot] = {&reduction, &group, mesh_.of(group.processes).submit(copies, exchange), stream.launches()};
+  const Operation exchange{Collective::all_to_all, group.reduction[slot], group.id.value, label::gradients};
+  flights_[slot] = {&reduction, &group, mesh_.of(group.processes, Level::inside).submit(copies, exchange),
+                    stream.launches()};
   if (overlap_ == Overlap::off) finish_oldest(stream);
 }
 
@@ -26,7 +28,7 @@ void PendingReductions::finish_oldest(Stream& stream) {
   PendingReduction& oldest = flights_[oldest_];
   if (stream.launches() > oldest.launches_before) ++counts_.now.reductions;
   oldest.pending.wait(copies);
-  add_up(copies, oldest, oldest.group->reduction[oldest_]);
+  add_up(copies, *oldest.reduction, *oldest.group, oldest.group->reduction[oldest_]);
   sent_[static_cast<std::size_t>(oldest.reduction->slot)] = summed_ = copies.record();
   oldest_ = (oldest_ + 1) % receive_slots;
   --in_flight_;
@@ -35,22 +37,28 @@ void PendingReductions::finish_oldest(Stream& stream) {
 /// Adds a round's gradients to the running sum of one rank; gradients in a slot of their own are the sum already.
 void PendingReductions::add_up_alone(Stream& stream, const Reduction& reduction, const ParamGroup& group) {
   const ParamBucket& first = group.buckets.front();
-  if (first.gradient_shard.data == first.gradients.data) return;
+  if (mesh_.ranks().sharding.size == 1 && first.gradient_shard.data == first.gradients.data) return;
   Stream& copies = device_.copies();
   copies.wait(stream.record());
-  add_up(copies, {&reduction, &group, {}, 0}, {});
+  add_up(copies, reduction, group, {});
   sent_[static_cast<std::size_t>(reduction.slot)] = summed_ = copies.record();
 }
 
 /// Sums a group's shards in rank order, and assigns them or adds them to the running sum. `received` is empty for one
 /// rank.
-void PendingReductions::add_up(Stream& stream, const PendingReduction& flight, std::span<const Exchange> received) {
-  for (std::size_t i = 0; i < flight.group->buckets.size(); ++i) {
-    const ParamBucket& own = flight.group->buckets[i];
+void PendingReductions::add_up(Stream& copies, const Reduction& reduction, const ParamGroup& group,
+                               std::span<const Exchange> received) {
+  if (mesh_.ranks().sharding.size > 1) {
+    sums_.add(reduction, group, received);
+    if (overlap_ == Overlap::off) sums_.finish();
+    return;
+  }
+  for (std::size_t i = 0; i < group.buckets.size(); ++i) {
+    const ParamBucket& own = group.buckets[i];
     const Tensor mine = layout_.buckets()[own.id].slice(own.gradients, mesh_.ranks());
     const Tensor others = received.empty() ? mine.flat(0, 0).view({0, mine.elements()}) : received[i].receive;
-    const SumTerms parts{mine, others, flight.group->rank.rank, flight.reduction->idle};  // mutation: padding_is_added
-    (flight.reduction->sum == SumInto::add ? add_in_order : sum_in_order)(stream, own.gradient_shard, parts);
+    const SumTerms parts{mine, others, group.rank.rank, reduction.idle};  // mutation: padding_is_added
+    (reduction.sum == SumInto::add ? add_in_order : sum_in_order)(copies, own.gradient_shard, parts);
   }
 }
 
@@ -66,6 +74,10 @@ void PendingReductions::free(Stream& stream, int gradient_slot) {
 
 void PendingReductions::finish(Stream& stream) {
   while (in_flight_ > 0) finish_oldest(stream);
+  if (mesh_.ranks().sharding.size > 1) {
+    sums_.finish();
+    summed_ = device_.copies().record();
+  }
   const Region region(stream, RegionName::waiting);
   stream.wait(summed_);
   restart();
@@ -73,6 +85,7 @@ void PendingReductions::finish(Stream& stream) {
 
 void PendingReductions::drop(Stream& stream) {
   for (std::size_t i = 0; i < in_flight_; ++i) flight(i).pending = Pending();
+  sums_.drop();
   stream.wait(summed_);
   restart();
 }

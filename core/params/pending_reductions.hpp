@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "core/comm/mesh.hpp"
+#include "core/params/running_sums.hpp"
 #include "core/params/slots.hpp"
 
 namespace tessera {
@@ -30,11 +31,18 @@ class OverlapCounts {
 
 /// Reductions under way, oldest first. They are all-to-alls of gradient shards on the copies' stream, each into a
 /// receive slot. Then come local sums in rank order, ((g0 + g1) + g2) + ..., there too, so that backward does not wait.
+/// Between sharding groups RunningSums passes the sums on.
 class PendingReductions {
  public:
   PendingReductions(Device& device, const ParamLayout& layout, Mesh& mesh, Overlap overlap, std::size_t gradient_slots,
                     OverlapCounts& counts)
-      : device_(device), layout_(layout), mesh_(mesh), overlap_(overlap), counts_(counts), sent_(gradient_slots) {}
+      : device_(device),
+        layout_(layout),
+        mesh_(mesh),
+        overlap_(overlap),
+        counts_(counts),
+        sums_(device, layout, mesh),
+        sent_(gradient_slots) {}
 
   /// Starts the reduction of a group, behind the work that `stream` holds; without overlap awaits it. One rank alone
   /// adds its gradients to the running sum. Collective over the group's processes.
@@ -57,7 +65,7 @@ class PendingReductions {
   PendingReduction& flight(std::size_t i) { return flights_[(oldest_ + i) % receive_slots]; }
   void finish_oldest(Stream& stream);
   void add_up_alone(Stream& stream, const Reduction& reduction, const ParamGroup& group);
-  void add_up(Stream& stream, const PendingReduction& flight, std::span<const Exchange> received);
+  void add_up(Stream& copies, const Reduction& reduction, const ParamGroup& group, std::span<const Exchange> received);
   void restart();
 
   Device& device_;
@@ -67,6 +75,7 @@ class PendingReductions {
   OverlapCounts& counts_;
   std::array<PendingReduction, receive_slots> flights_;
   std::size_t oldest_ = 0, in_flight_ = 0;
+  RunningSums sums_;
   std::vector<Event> sent_;  ///< by gradient slot: behind the last sum of its gradients, when it is free again
   Event summed_;             ///< behind the last local sum of the step
 };

@@ -45,8 +45,8 @@ class Rehearsal {
   void fault(GroupId group, const std::string& what) {
     faults.push_back("group " + std::to_string(group.value) + ": " + what);
   }
-  void collect(Collective collective, GroupId group) {
-    if (of_.ranks.of(of_.layout.groups()[group].processes).size > 1) collectives.push_back({collective, group});
+  void collect(Collective collective, GroupId group, Level level) {
+    if (of_.ranks.of(of_.layout.groups()[group].processes, level).size > 1) collectives.push_back({collective, group});
   }
 
   void micro_batch() {
@@ -66,14 +66,16 @@ class Rehearsal {
       cursor_.clear(pool);
       std::ranges::fill(slots_[pool], nullptr);
     }
+    cursor_.begin(schedule_.shards);
     cursor_.begin(schedule_.resident);
     cursor_.begin(pass);
   }
   void resident_are_open() {
-    for (const Visit& visit : schedule_.resident) {
-      slot_of(visit) = &visit;
-      cursor_.advance(visit.pool);
-    }
+    for (const Visits* visits : {&schedule_.shards, &schedule_.resident})
+      for (const Visit& visit : *visits) {
+        slot_of(visit) = &visit;
+        cursor_.advance(visit.pool);
+      }
   }
   void serve(const Access& access) {
     const GroupId group = of_.layout.group_of(access.param);
@@ -94,21 +96,34 @@ class Rehearsal {
   void start(const Visit& visit) {
     if (slot_of(visit) == &visit) return;
     if (slot_of(visit)) fault(visit.group, "a gather starts into a slot that is in use");
+    const Level level = schedule_.pools[visit.pool].level;
+    if (level == Level::inside) open_shard(visit.group);
     slot_of(visit) = &visit;
-    collect(Collective::all_gather, visit.group);
+    collect(Collective::all_gather, visit.group, level);
+  }
+  void open_shard(GroupId group) {
+    if (schedule_.shards.empty()) return;
+    const PoolId pool = schedule_.shard_pool_of[group];
+    if (!cursor_.open(pool)) open(pool);
   }
   void finish_pass(const std::string& pass) {
     for (PoolId pool : schedule_.pools.ids())
-      if (const Visit* next = cursor_.upcoming(pool); next && !schedule_.resides(next->group))
+      if (const Visit* next = cursor_.upcoming(pool);
+          next && schedule_.pools[pool].residency == Residency::transient)
         fault(next->group, "no access of " + pass + " opens its next visit");
   }
   /// Opens what was not used since the last publication, if it is staged; then gathers, without overlap.
   void publish() {
     for (const Visit& visit : schedule_.resident)
       if (visit.staged == StagedAt::publication || slot_of(visit)) start(visit);
+    for (const Visit& visit : schedule_.shards)
+      if (visit.staged == StagedAt::publication || slot_of(visit)) open_shard(visit.group);
     for (std::size_t i = 0; i < schedule_.amaxes.size(); ++i) collectives.push_back({Collective::all_reduce_max, {}});
-    if (of_.rules.gather == Overlap::off)
-      for (const Visit& visit : schedule_.resident) collect(Collective::all_gather, visit.group);
+    if (of_.rules.gather == Overlap::on) return;
+    for (const Visit& visit : schedule_.resident)
+      for (Level level : {Level::across, Level::inside}) collect(Collective::all_gather, visit.group, level);
+    for (const Visit& visit : schedule_.shards)
+      if (!schedule_.resides(visit.group)) collect(Collective::all_gather, visit.group, Level::across);
   }
 
   // Gradients.
@@ -137,7 +152,7 @@ class Rehearsal {
       fault(reduction.group, "its reduction starts at another place in the list");
     reduced_ = static_cast<std::size_t>(&reduction - schedule_.reductions.data()) + 1;
     rounds_.next(reduction.group);
-    collect(Collective::all_to_all, reduction.group);
+    collect(Collective::all_to_all, reduction.group, Level::inside);
   }
   void finish_reductions() {
     while (reduced_ < schedule_.reductions.size()) {
@@ -161,12 +176,14 @@ class Rehearsal {
 std::vector<std::string> contradictions(const SyncSchedule& schedule, const SyncInputs& of) {
   std::vector<std::string> faults;
   const auto within = [](int number, auto size) { return number >= -1 && number < static_cast<std::int64_t>(size); };
-  for (const Visits* visits : {&schedule.resident, &schedule.training, &schedule.evaluation, &schedule.inspection})
+  for (const Visits* visits : {&schedule.shards, &schedule.resident, &schedule.training, &schedule.evaluation,
+                               &schedule.inspection})
     for (const Visit& visit : *visits) {
       if (!within(visit.next.value, visits->size()) || !within(visit.prefetch.value, visits->size()))
         faults.push_back("a visit names one that is not in its list");
-      if (schedule.pool_of[visit.group] != visit.pool || visit.slot < 0 ||
-          visit.slot >= schedule.pools[visit.pool].slots)
+      const IndexedBy<GroupId, PoolId>& pool_of =
+          visits == &schedule.shards ? schedule.shard_pool_of : schedule.pool_of;
+      if (pool_of[visit.group] != visit.pool || visit.slot < 0 || visit.slot >= schedule.pools[visit.pool].slots)
         faults.push_back("group " + std::to_string(visit.group.value) + ": a visit is in another pool's slot");
     }
   for (const Reduction& one : schedule.reductions)
@@ -179,6 +196,8 @@ std::vector<std::string> contradictions(const SyncSchedule& schedule, const Sync
     };
     if (schedule.resides(group) && std::ranges::count(schedule.resident, group, &Visit::group) != 1)
       fault("is resident, and has not one resident visit");
+    if (of.ranks.sharding.size > 1 && std::ranges::count(schedule.shards, group, &Visit::group) != 1)
+      fault("has not one visit of its shard");
     int rounds = 0, micro_batches = 0;
     for (const Reduction& one : schedule.reductions) {
       if (one.group != group) continue;

@@ -7,22 +7,24 @@ namespace {
 
 using Groups = IndexedBy<GroupId, ParamGroup>;
 
-std::int64_t received_elements(const ParamGroup& group) {
+/// Elements of a rank's shard of a group.
+std::int64_t shard_elements(const ParamLayout& layout, const Ranks& ranks, const ParamGroup& group) {
   std::int64_t sum = 0;
-  for (const ParamBucket& own : group.buckets) sum += (group.rank.size - 1) * own.gradient_shard.elements();
+  for (const ParamBucket& own : group.buckets) sum += layout.buckets()[own.id].shard(ranks);
   return sum;
 }
 
 /// Exchanges of an all-to-all into `slot`, bucket after bucket, for a local sum in rank order.
-std::vector<Exchange> into_slot(const ParamLayout& layout, const ParamGroup& group, const Tensor& slot) {
+std::vector<Exchange> into_slot(const ParamLayout& layout, const Ranks& ranks, const ParamGroup& group,
+                                const Tensor& slot) {
   std::vector<Exchange> exchanges;
   std::int64_t offset = 0;
   for (const ParamBucket& own : group.buckets) {
     const Bucket& bucket = layout.buckets()[own.id];
-    const Shape received{group.rank.size - 1, own.gradient_shard.elements()};
+    const Shape received{group.rank.size - 1, bucket.shard(ranks)};
     // mutation: gradient_to_another_owner
-    exchanges.push_back({own.gradients, slot.flat(offset, received.elements()).view(received), bucket.counts,
-                         bucket.begins});
+    exchanges.push_back({own.gradients, slot.flat(offset, received.elements()).view(received), bucket.shards.counts,
+                         bucket.shards.begins});
     offset += received.elements();
   }
   return exchanges;
@@ -88,8 +90,9 @@ Groups groups_of(Device& device, const ParamRegistry& registry, const ParamLayou
     ParamGroup group;
     group.id = id;
     group.processes = layout.groups()[id].processes;
-    group.rank = ranks.of(group.processes);
+    group.rank = ranks.of(group.processes, Level::inside);
     group.pool = schedule.pool_of[id];
+    if (ranks.sharding.size > 1) group.shard_pool = schedule.shard_pool_of[id];
     group.weights = WeightMachine(id);
     group.gradients = GradientMachine(id);
     for (BucketId b : layout.groups()[id].buckets) {
@@ -146,18 +149,36 @@ void place_gradients(Device& device, const ParamLayout& layout, Groups& groups, 
 }
 
 /// Gives each group of more than one rank its receive slots. Gradients have their memory already.
-void place_reductions(Device& device, const ParamLayout& layout, Groups& groups) {
+void place_reductions(Device& device, const ParamLayout& layout, const Ranks& ranks, Groups& groups) {
   std::vector<ParamGroup*> shared;
   std::int64_t most = 0;
   for (ParamGroup& group : groups) {
     if (group.rank.size == 1) continue;
     shared.push_back(&group);
-    most = std::max(most, received_elements(group));
+    most = std::max(most, (group.rank.size - 1) * shard_elements(layout, ranks, group));
   }
   if (shared.empty()) return;
   for (std::size_t i = 0; i < receive_slots; ++i) {
     const Tensor slot = device.allocate(Category::staging, DType::f32, {most});
-    for (ParamGroup* group : shared) group->reduction[i] = into_slot(layout, *group, slot);
+    for (ParamGroup* group : shared) group->reduction[i] = into_slot(layout, ranks, *group, slot);
+  }
+}
+
+/// Places running sums, if there are several sharding groups to pass them on.
+void place_sums(Device& device, const ParamLayout& layout, const Ranks& ranks, Groups& groups) {
+  if (ranks.sharding.size == 1) return;
+  std::int64_t most = 0;
+  for (const ParamGroup& group : groups) most = std::max(most, shard_elements(layout, ranks, group));
+  for (int i = 0; i < std::min(ranks.sharding.size, most_running_sums); ++i) {
+    const Tensor slot = device.allocate(Category::staging, DType::f32, {most});
+    for (ParamGroup& group : groups) {
+      std::int64_t offset = 0;
+      std::vector<Tensor>& sums = group.sums.emplace_back();
+      for (const ParamBucket& own : group.buckets) {
+        sums.push_back(slot.flat(offset, layout.buckets()[own.id].shard(ranks)));
+        offset += sums.back().elements();
+      }
+    }
   }
 }
 
@@ -201,7 +222,8 @@ IndexedBy<GroupId, ParamGroup> allocate_groups(Device& device, const ParamRegist
   place_weights(device, registry, layout, groups, schedule);
   if (rules.micro_batches > 0) {
     place_gradients(device, layout, groups, schedule);
-    place_reductions(device, layout, groups);
+    place_reductions(device, layout, ranks, groups);
+    place_sums(device, layout, ranks, groups);
   }
   place_staging(device, layout, groups, schedule, rules.weights.staging);
   return groups;

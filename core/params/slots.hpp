@@ -13,6 +13,9 @@ namespace tessera {
 
 /// Largest number of reductions in flight, each with a receive slot of its own (double buffering).
 inline constexpr std::size_t receive_slots = 2;
+/// Largest number of running sums on their way from sharding group to sharding group: as many groups work at once. Each
+/// has a slot of its own.
+inline constexpr int most_running_sums = 4;
 
 /// One bucket of a group, on this rank.
 struct ParamBucket {
@@ -22,7 +25,7 @@ struct ParamBucket {
   Tensor staged;                  ///< bf16 staged for the all-gather; Travel::bf16 alone
   Wire* wire = nullptr;           ///< moves them
   Tensor gradients;               ///< fp32 [size], in the group's gradient slot
-  Tensor gradient_shard;          ///< this rank's part: the sum over ranks once Reduced
+  Tensor gradient_shard;          ///< this rank's slice: the sum over ranks once Reduced
 };
 
 /// A slot for gathered weights, with its present state.
@@ -42,8 +45,9 @@ enum class StagedIn : std::uint8_t { nothing, gradients, ring };
 struct ParamGroup {
   GroupId id;
   ProcessGroup processes = ProcessGroup::dense;
-  RankIn rank;  ///< this rank in that process group
+  RankIn rank;     ///< this rank among those of its sharding group that share the parameters
   PoolId pool;
+  PoolId shard_pool;  ///< none unless there are several sharding groups
   std::vector<ParamBucket> buckets;
 
   WeightMachine weights;
@@ -53,6 +57,8 @@ struct ParamGroup {
 
   GradientMachine gradients;
   std::array<std::vector<Exchange>, receive_slots> reduction;  ///< by receive slot; empty for one process
+  /// By slot for running sums: fp32 [shard], bucket after bucket; empty unless there are several sharding groups.
+  std::vector<std::vector<Tensor>> sums;
 };
 
 /// Makes the groups of a layout with all their memory. Allocates. Local.

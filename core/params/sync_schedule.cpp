@@ -14,13 +14,15 @@ namespace {
 void make_pools(const SyncInputs& of, SyncSchedule& schedule) {
   std::array<PoolId, process_groups.size()> shared;
   for (const BucketGroup& group : of.layout.groups()) {
-    const bool alone = of.ranks.of(group.processes).size == 1;  // one rank alone holds all
+    const bool alone = of.ranks.of(group.processes, Level::inside).size == 1;  // one rank alone holds all
     PoolId& pool = shared[static_cast<std::size_t>(group.processes)];
     if (of.rules.weights.sharding == Sharding::optimizer || alone)
       pool = schedule.pools.add({group.processes, Residency::resident, 1});
     else if (pool == PoolId{})
       pool = schedule.pools.add({group.processes, Residency::transient, weight_slots});
     schedule.pool_of.add(pool);
+    if (of.ranks.sharding.size > 1)
+      schedule.shard_pool_of.add(schedule.pools.add({group.processes, Residency::resident, 1, Level::across}));
   }
 }
 
@@ -61,6 +63,22 @@ Visits resident_visits(const SyncInputs& of, const SyncSchedule& schedule, const
   }
   if (of.rules.gather == Overlap::on)
     for (int i = 1; i < visits.size(); ++i) visits[{i - 1}].prefetch = {i};
+  return visits;
+}
+
+/// Each group's shard once, in the order of first use, staged as the group is. What is staged with its gather cannot be
+/// prefetched: its slot of the ring is in use until then.
+Visits shard_visits(const SyncInputs& of, const SyncSchedule& schedule, const std::vector<Visit>& order) {
+  Visits visits;
+  if (of.ranks.sharding.size == 1) return visits;
+  for (Visit visit : order) {
+    visit.pool = schedule.shard_pool_of[visit.group];
+    const auto whole = std::ranges::find(schedule.resident, visit.group, &Visit::group);
+    if (whole != schedule.resident.end()) visit.staged = whole->staged;
+    const VisitId id = visits.add(visit);
+    if (of.rules.gather == Overlap::on && id.value > 0 && visit.staged == StagedAt::publication)
+      visits[{id.value - 1}].prefetch = id;
+  }
   return visits;
 }
 
@@ -247,6 +265,7 @@ SyncSchedule schedule_of(const SyncInputs& of) {
   make_pools(of, schedule);
   const std::vector<Visit> order = by_first_use(of);
   schedule.resident = resident_visits(of, schedule, order);
+  schedule.shards = shard_visits(of, schedule, order);
   schedule.training = transient_visits(of, schedule, of.usage.training, of.rules.micro_batches);
   schedule.evaluation = transient_visits(of, schedule, of.usage.evaluation, 1);
   schedule.inspection = inspection_visits(of, schedule, order);
@@ -263,9 +282,10 @@ std::uint64_t SyncSchedule::hash() const {
   const auto mix = [&hash](auto... values) {
     ((hash = mix64(hash ^ static_cast<std::uint64_t>(values)) + static_cast<std::uint64_t>(values)), ...);
   };
-  for (const Pool& pool : pools) mix(pool.processes, pool.residency, pool.slots);
+  for (const Pool& pool : pools) mix(pool.processes, pool.residency, pool.slots, pool.level);
   for (PoolId pool : pool_of) mix(pool.value);
-  for (const Visits* visits : {&resident, &training, &evaluation, &inspection}) {
+  for (PoolId pool : shard_pool_of) mix(pool.value);
+  for (const Visits* visits : {&shards, &resident, &training, &evaluation, &inspection}) {
     mix(visits->size());
     for (const Visit& v : *visits)
       mix(v.group.value, v.sides, v.pool.value, v.slot, v.micro_batch, v.next.value, v.prefetch.value, v.staged);

@@ -30,6 +30,7 @@ struct Pool {
   ProcessGroup processes = ProcessGroup::dense;
   Residency residency = Residency::resident;
   int slots = 1;
+  Level level = Level::inside;  ///< over which ranks its visits gather. across: shards, from which visits inside gather
   bool operator==(const Pool&) const = default;
 };
 
@@ -85,7 +86,6 @@ class PassCursor {
   }
   void clear(PoolId pool) { positions_[pool] = {}; }
 
-  bool follows(PoolId pool, const Visits& visits) const { return positions_[pool].visits == &visits; }
   /// The open visit, and the one that comes next; null: none.
   const Visit* open(PoolId pool) const { return at(pool, positions_[pool].open); }
   const Visit* upcoming(PoolId pool) const { return at(pool, positions_[pool].upcoming); }
@@ -143,6 +143,9 @@ struct Reduction {
 struct SyncSchedule {
   IndexedBy<PoolId, Pool> pools;
   IndexedBy<GroupId, PoolId> pool_of;
+  IndexedBy<GroupId, PoolId> shard_pool_of;  ///< pools of level across; empty unless there are several sharding groups
+  Visits shards;  ///< stays of shards gathered across sharding groups: as `resident`, but for every group. A visit's
+                  ///< gather opens that of its group's shard first
   Visits resident;              ///< once between two publications, by first use; groups that nothing uses come last
   Visits training, evaluation;  ///< of transient pools, in one pass, unrolled: all micro-batches of a step
   Visits inspection;            ///< every payload of every group, one after another, in the order of first use
@@ -191,7 +194,7 @@ struct PlannedCollective {
 };
 
 /// The collectives of weights, gradients and amaxes in one step, in order: from behind one publication to behind the
-/// next. Pure.
+/// next. Without those that pass running sums from one sharding group to the next, which follow the all-to-alls. Pure.
 std::vector<PlannedCollective> collectives_of(const SyncSchedule& schedule, const SyncInputs& of);
 
 }  // namespace tessera

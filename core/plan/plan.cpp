@@ -13,6 +13,7 @@
 #include "core/plan/recorder.hpp"
 #include "core/recipe/recipe.hpp"
 #include "core/step/debug_memory.hpp"
+#include "core/step/quantizer_statistics.hpp"
 #include "core/step/decoder.hpp"
 #include "core/step/engine.hpp"
 
@@ -30,7 +31,7 @@ LayoutRules layout_rules(const RunConfig& config, const Ranks& ranks) {
   return {ranks.world.size, ranks.expert_data.size,
           std::max<std::int64_t>(1, static_cast<std::int64_t>(std::ceil(elements))),
           config.optimizer.matrices == MatrixRule::muon ? OwnerKind::whole_matrix : OwnerKind::element_sharded,
-          config.proof.cuts, gather_unit(config)};
+          config.proof.cuts, gather_unit(config), ranks.sharding.size};
 }
 
 BalanceSettings balance_of(const RunConfig& config) {
@@ -145,6 +146,7 @@ void measure(RunPlan& plan) {
   records.clear();
   engine.step({{}, {}, plan.sizes.local()}, {});  // no tokens: a dry stream reads none
   allocate_for_debug(device, plan, plan.config.debug);
+  if (plan.config.precision.statistics_every > 0) const QuantizerStatistics counted(device, plan);
   engine.sync().unshard_all(engine.stream());
   plan.sizes.workspaces = engine.stream().workspaces();  // includes those of run_dry()
   add_memory(plan, device);
@@ -163,16 +165,18 @@ std::int64_t owned(const ParamLayout& layout, const std::vector<BucketId>& bucke
 }
 
 /// The ranks that may need most memory: the one that owns most, and the one that receives most in a reduction; of
-/// equals the first.
-std::set<int> largest_ranks(const ParamLayout& layout, int ranks, int expert) {
+/// equals the first. `of` is one rank among them.
+std::set<int> largest_ranks(const ParamLayout& layout, const Ranks& of) {
   std::pair<std::int64_t, int> all{-1, 0}, group_of_most{-1, 0};
-  for (int rank = 0; rank < ranks; ++rank) {
-    const Ranks here = Ranks::in_world(ranks, rank, expert);
+  for (int rank = 0; rank < of.world.size; ++rank) {
+    const Ranks here = Ranks::in_world(of.world.size, rank, of.experts.size, of.sharding.size);
     std::int64_t sum = 0, most = 0;
     for (const BucketGroup& group : layout.groups()) {
       const std::int64_t elements = owned(layout, group.buckets, here);
       sum += elements;
-      most = std::max(most, elements * here.of(group.processes).size);
+      std::int64_t kept = 0;
+      for (BucketId b : group.buckets) kept += layout.buckets()[b].shard(here);
+      most = std::max(most, kept * here.of(group.processes, Level::inside).size);
     }
     if (sum > all.first) all = {sum, rank};
     if (most > group_of_most.first) group_of_most = {most, rank};
@@ -186,6 +190,23 @@ std::int64_t recorded_layers(const RunConfig& config) {
   return moe && config.routing.every_steps > 0 ? moe->blocks().among(config.model.layers) : 0;
 }
 
+/// Sizes of a step on each rank.
+StepSizes sizes_of(const RunConfig& config, std::int64_t rounds) {
+  const std::int64_t again = config.debug.spot_check_every > 0 ? (spot_computations - 1) * config.batch.micro : 0;
+  StepSizes sizes{config.model.seq_len, config.batch.global, config.batch.micro, rounds, 0, {}, again,
+                  config.data.documents == Documents::apart};
+  const auto& moe = config.model.moe;
+  if (!moe) return sizes;
+  sizes.recorded_layers = recorded_layers(config);
+  sizes.experts = moe->experts;
+  sizes.mixtures = moe->blocks().among(config.model.layers);
+  sizes.top_k = moe->top_k;
+  sizes.given = !config.routing.replay.empty();
+  const bool probes = sizes.recorded_layers > 0 && config.eval.every_steps > 0;
+  sizes.kept_rounds = !config.routing.record.empty() ? rounds : probes ? 1 : 0;
+  return sizes;
+}
+
 /// The plan without the findings of a dry run.
 RunPlan laid_out(const RunConfig& config, int ranks, int rank) {
   require(config.precision.schedule.empty(), "resolve", "plans one segment of a schedule");
@@ -193,7 +214,8 @@ RunPlan laid_out(const RunConfig& config, int ranks, int rank) {
   for (const Finding& finding : refusals(config, ranks))
     problems.add(Exit::deck, finding.keys.front() + ": " + finding.text);
   problems.raise();
-  const Ranks here = Ranks::in_world(ranks, rank, static_cast<int>(config.parallel.expert));
+  const Ranks here = Ranks::in_world(ranks, rank, static_cast<int>(config.parallel.expert),
+                                     ranks / static_cast<int>(config.parallel.sharding_group.of(ranks)));
   ParamRegistry registry(treatment_rules(config));
   Gpt model(registry, GptShape::from(config, here.experts));
   if (config.optimizer.matrices == MatrixRule::muon) problems_with_muon(registry).raise();
@@ -207,12 +229,9 @@ RunPlan laid_out(const RunConfig& config, int ranks, int rank) {
                  static_cast<int>(batch.idle_ranks())};
   // Gradients that come and go with each micro-batch leave no memory in which bf16 could wait for its gather.
   if (sync.reduces_each_micro_batch()) sync.weights.staging = GatherStaging::ring;
-  const std::int64_t again = config.debug.spot_check_every > 0 ? (spot_computations - 1) * config.batch.micro : 0;
-  const StepSizes sizes{config.model.seq_len, config.batch.global, config.batch.micro, batch.rounds(), 0, {}, again,
-                        config.data.documents == Documents::apart, recorded_layers(config),
-                        config.model.moe ? config.model.moe->experts : 0};
   return {{here,
            config.run.seed,
+           config.precision.seed,
            config.proof.graph,
            std::move(registry),
            std::move(model),
@@ -222,7 +241,7 @@ RunPlan laid_out(const RunConfig& config, int ranks, int rank) {
            {},
            config.optimizer,
            balance_of(config),
-           sizes},
+           sizes_of(config, batch.rounds())},
           config};
 }
 
@@ -283,7 +302,7 @@ RunPlan resolve_decoding(const RunConfig& config, int ranks, int rank, std::int6
 
 RunPlan resolve_largest(const RunConfig& config, int ranks) {
   RunPlan largest = resolve(config, ranks, 0);
-  for (int rank : largest_ranks(largest.layout, ranks, largest.ranks.experts.size)) {
+  for (int rank : largest_ranks(largest.layout, largest.ranks)) {
     if (rank == 0) continue;
     RunPlan other = resolve(config, ranks, rank);
     if (total(other.memory) > total(largest.memory)) largest = std::move(other);

@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "core/config/divisors.hpp"
 #include "core/config/recipe_schedule.hpp"
 #include "core/config/treatments.hpp"
 #include "core/plan/plan.hpp"
@@ -121,6 +122,26 @@ void add_head_findings(const ModelConfig& model, std::vector<Finding>& findings)
                                   model.head_dim.get(), most_head_dim())});
 }
 
+/// Refuses sharding groups into which the ranks, or their expert groups, do not fit.
+void add_group_findings(const RunConfig& config, int ranks, std::vector<Finding>& findings) {
+  const std::int64_t group = config.parallel.sharding_group.of(ranks), expert = config.parallel.expert;
+  if (expert <= 0 || ranks % expert != 0) return;  // refused as such
+  if (ranks % group == 0 && group % expert == 0) return;
+  std::vector<std::int64_t> possible;
+  for (std::int64_t n : divisors(ranks))
+    if (n % expert == 0) possible.push_back(n);
+  const char* const of = config.parallel.sharding_group.is_host() ? " ranks of a host" : "";
+  const std::string use = fmt::format("use {}, or all", one_of(possible));
+  if (ranks % group != 0)
+    findings.push_back({{"parallel.sharding_group"},
+                        fmt::format("{}{} do not divide {} ranks into groups of neighbours: {}", group, of, ranks,
+                                    use)});
+  else
+    findings.push_back({{"parallel.sharding_group", "parallel.expert"},
+                        fmt::format("{}{} are not whole expert groups, which are {} neighbours each: {}", group, of,
+                                    expert, use)});
+}
+
 /// Refusals of expert parallelism: experts against ranks, or against the products of one rank.
 void add_expert_findings(const RunConfig& config, int ranks, std::vector<Finding>& findings) {
   const std::int64_t expert = config.parallel.expert;
@@ -145,6 +166,7 @@ std::vector<Finding> refusals(const RunConfig& config, int ranks) {
   add_batch_findings(config, ranks, findings);
   add_head_findings(config.model, findings);
   add_expert_findings(config, ranks, findings);
+  add_group_findings(config, ranks, findings);
   add_recipe_findings(config_of(config, 0), findings);
   for (Finding& finding : found_later(config, [](const RunConfig& segment) {
          std::vector<Finding> found;

@@ -26,6 +26,12 @@ constexpr Recipe table[] = {
     quantized<formats::Fp8Tensor, formats::Fp8Tensor, formats::Fp8TensorE5m2>(),
     quantized<formats::Mxfp8, formats::Mxfp8>(),
     quantized<formats::Mxfp8Tiles, formats::Mxfp8>(),
+    quantized<formats::Mxfp6E3m2, formats::Mxfp6E3m2>(),
+    quantized<formats::Mxfp6E3m2Tiles, formats::Mxfp6E3m2>(),
+    quantized<formats::Mxfp6E2m3, formats::Mxfp6E2m3>(),
+    quantized<formats::Mxfp6E2m3Tiles, formats::Mxfp6E2m3>(),
+    quantized<formats::Mxfp4, formats::Mxfp4>(),
+    quantized<formats::Mxfp4Tiles, formats::Mxfp4>(),
     quantized<formats::Nvfp4, formats::Nvfp4OneD>(),
 };
 }  // namespace

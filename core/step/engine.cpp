@@ -57,6 +57,7 @@ Engine::Engine(Device& device, const StepPlan& plan, Mesh& mesh)
                   plan.layout),
       memory_(device, mesh.ranks().world, plan.sizes, std::ssize(optimizers_.counters())),
       repeated_(device, mesh) {
+  if (plan.optimizer.ema > 0) average_.emplace(device, plan.layout, mesh.ranks(), plan.optimizer.ema);
   if (const auto& moe = plan.model.shape().moe; moe && moe->group.size > 1)
     exchange_.emplace(device, mesh.experts(), moe->experts);
   digests_ = device.allocate(Category::staging, DType::u64, {std::ssize(fresh_state().tensors)});
@@ -73,6 +74,7 @@ void Engine::initialise() {
 void Engine::initialise(const std::function<void(StateDict&)>& fill) {
   Updated start = built_.initialise(digests_, fill);
   optimizers_.initialise(stream_);
+  if (average_) average_->initialise(stream_, built_.masters);
   memory_.initialise(stream_, optimizers_.words_of(optimizers_.counters()));
   built_.sync.publish(stream_, std::move(start));  // mutation: masters_from_weights
 }
@@ -81,6 +83,7 @@ StateDict Engine::fresh_state() const {
   StateDict state = built_.state(digests_);
   optimizers_.visit_state(
       [&](const StateSlot& slot) { state.add(slot, plan_.registry, plan_.layout, mesh_.ranks()); });
+  if (average_) state.add({Average::slot, average_->slices()}, plan_.registry, plan_.layout, mesh_.ranks());
   state.counters.rules = optimizers_.counters();
   return state;
 }
@@ -95,6 +98,7 @@ StateDict Engine::state() {
 void Engine::restore(const std::function<void(StateDict&)>& fill) {
   StateDict state = fresh_state();
   optimizers_.initialise(stream_);
+  if (average_) average_->clear(stream_);
   Updated loaded = built_.masters.restore(stream_, [&] { fill(state); });
   memory_.initialise(stream_, optimizers_.words_of(state.counters.rules));  // mutation: counters_begin_anew_at_load
   built_.sync.publish(stream_, std::move(loaded));
@@ -104,8 +108,13 @@ Pass Engine::pass(GradientSink* gradients, std::int64_t round) {
   StepSums* sums = memory_.sums(round);
   return {stream_, built_.sync, gradients,
           built_.activations, sums, observer_ && gradients ? &sums->logits : nullptr,
-          {plan_.seed, memory_.step()}, exchange_ ? &*exchange_ : nullptr,
-          gradients ? memory_.routing() : RoutingRecords{}};
+          {plan_.draws_seed, memory_.step()}, exchange_ ? &*exchange_ : nullptr,
+          gradients && counts(round) ? memory_.routing() : RoutingRecords{}};  // mutation: padding_is_recorded
+}
+
+bool Engine::counts(std::int64_t round) const {
+  const RankIn& world = mesh_.ranks().world;
+  return round * world.size + world.rank < plan_.sizes.micro_batches();
 }
 
 void Engine::gather_sums() {
@@ -160,12 +169,12 @@ Turn Engine::step(const HostSequences& batch, const StepScalars& scalars) {
 }
 
 double Engine::target_scale_of(const HostSequences& batch) const {
-  if (!batch.counted) return loss_scale();
+  if (!batch.counted) return loss_scale();  // mutation: answers_weigh_as_all_tokens
   return *batch.counted > 0 ? 1.0 / static_cast<double>(*batch.counted) : 0;
 }
 
 bool Engine::replayable() const {
-  const bool as_planned = !fault_ && !once_ && !redo_;
+  const bool as_planned = !fault_ && !once_ && !redo_ && !shown_to_;
   return plan_.graph && as_planned && !exchange_ && !observer_ && !judge_ && !built_.sync.observed() &&
          !device_.timeline().recording() && mesh_.on_streams();
 }
@@ -177,9 +186,18 @@ Accumulating Engine::accumulate(std::uint64_t* digests) {
   add_first(sum, memory_.micro_batch(0, plan_.sizes.micro, loss_scale()), 0, digests);
   for (std::int64_t round = 1; round < plan_.sizes.rounds; ++round) {
     const Arena::Frame frame(built_.activations);
-    plan_.model.gradient(pass(&sum, round), memory_.micro_batch(round, plan_.sizes.micro, loss_scale()));
+    plan_.model.gradient(shown(pass(&sum, round), round), memory_.micro_batch(round, plan_.sizes.micro, loss_scale()));
   }
+  shown_to_ = nullptr;  // what is computed again for a check is not shown
   return sum;
+}
+
+/// The pass of a round, shown to the step's observer unless the rank is idle in the round.
+Pass Engine::shown(Pass pass, std::int64_t round) const {
+  if (!shown_to_ || !counts(round)) return pass;  // mutation: padding_is_measured
+  shown_to_->begin_micro_batch();
+  pass.observer = shown_to_;
+  return pass;
 }
 
 /// Adds the first micro-batch's gradient, sum += d loss / d w, with the faults of a spot check's computation.
@@ -192,7 +210,7 @@ void Engine::add_first(Accumulating& sum, const MicroBatch& batch, int computati
   std::optional<FaultySink> faulty;
   if (fault >= Fault::bit || fault == Fault::gradient)
     sink = &faulty.emplace(device_, *sink, fault == Fault::gradient ? exponent : mantissa_bit);
-  Pass one = pass(sink);
+  Pass one = computation == 0 ? shown(pass(sink), 0) : pass(sink);
   one.fault = fault_;
   if (fault == Fault::activation) one.fault = std::numeric_limits<float>::infinity();
   if (fault == Fault::number) one.fault = 0.5f;
@@ -295,9 +313,25 @@ Updated Engine::update(Reduced&& gradients) {
   if (observer_) observer_->reduced(stream_, gradients);
   Clipped clipped = std::move(gradients).clipped(stream_, memory_.clip());
   before_update_.hold(stream_);
+  // mutation: averages_before_the_step.1
   Updated updated = optimizers_.step(stream_, std::move(clipped), built_.masters, {memory_.rate(), memory_.counters()});
+  if (average_) average_->step(stream_, built_.masters, memory_.clip());  // mutation: averages_before_the_step.2
   if (observer_) observer_->stepped(stream_);
   return updated;
+}
+
+void Engine::with_averages(const std::function<void()>& work) {
+  require(average_.has_value(), "Engine::with_averages", "optimizer.ema keeps averages");
+  exchange_averages();
+  work();
+  exchange_averages();  // mutation: averages_stay_in_place
+}
+
+void Engine::exchange_averages() {
+  built_.sync.unshard_all(stream_);  // gathers under way may read masters
+  before_update_.hold(stream_);
+  averaged_ = !averaged_;
+  built_.sync.publish(stream_, built_.masters.exchange(stream_, average_->slices()));
 }
 
 Turn Engine::evaluate(const HostSequences& micro_batch) {
@@ -308,6 +342,8 @@ Turn Engine::evaluate(const HostSequences& micro_batch) {
     const Arena::Frame frame(built_.activations);
     MicroBatch batch = memory_.micro_batch(0, micro_batch.sequences, 0);
     batch.padding = micro_batch.padding;
+    // mutation: evaluations_follow_a_record
+    batch.choices.given = {};  // routers choose by themselves
     batch.first_sequence = 0;
     plan_.model.evaluate(pass(nullptr), batch);
   }

@@ -2,7 +2,10 @@
 #include <functional>
 #include <optional>
 
+#include "core/comm/mesh.hpp"
+#include "core/model/factor_observer.hpp"
 #include "core/model/row_exchange.hpp"
+#include "core/optim/average.hpp"
 #include "core/optim/optimizers.hpp"
 #include "core/step/built_model.hpp"
 #include "core/step/fingerprint.hpp"
@@ -79,6 +82,11 @@ class Engine {
   /// the world.
   Turn evaluate(const HostSequences& micro_batch);
 
+  /// Calls `work` with the moving averages in the place of the weights, which come back unchanged behind it: for
+  /// evaluations. Without optimizer.ema Error{internal}. What `work` throws ends the run. Collective over the world.
+  void with_averages(const std::function<void()>& work);
+  bool averaged() const { return averaged_; }  ///< whether the weights are the averages now; Local
+
   /// Logits [V] (fp32) of the token after `ids`, which holds 1 to seq_len tokens and is the same on every rank. Waits
   /// for the device. Collective over the world.
   std::vector<float> next_logits(const std::vector<std::int32_t>& ids);
@@ -87,6 +95,9 @@ class Engine {
   std::int64_t replays() const { return repeated_.replays(); }
 
   void observe(StepObserver* observer) { observer_ = observer; }
+  /// Shows the quantized factors of the next step's micro-batches, each counted once, to `observer`; that step is
+  /// neither captured nor replayed. Local.
+  void show_next(FactorObserver* observer) { shown_to_ = observer; }
   ParamSync& sync() { return built_.sync; }
   const Masters& masters() const { return built_.masters; }
   const Optimizers& optimizers() const { return optimizers_; }
@@ -109,8 +120,11 @@ class Engine {
   StepFingerprint fingerprint(const Tensor& sums);
   StepFingerprint fingerprint(const Reduced& gradients);
   Updated update(Reduced&& gradients);
+  void exchange_averages();
   void gather_sums();
   Pass pass(GradientSink* gradients, std::int64_t round = 0);
+  Pass shown(Pass pass, std::int64_t round) const;
+  bool counts(std::int64_t round) const;  ///< whether this rank's micro-batch of the round is no padding
   /// Whether the recipe quantizes anything: only then can a saturating format hide a value that is not finite.
   bool quantizes() const { return plan_.registry.quantizes(); }
   bool replayable() const;
@@ -122,6 +136,7 @@ class Engine {
   Stream& stream_;
   BuiltModel built_;
   Optimizers optimizers_;
+  std::optional<Average> average_;  ///< with optimizer.ema
   StepMemory memory_;
   Tensor digests_;               ///< u64, one a tensor of state: of a state that is saved, or of gradients
   ExternalEvent before_update_;  ///< the update waits for a snapshot of the state to be copied; so do captured steps
@@ -135,6 +150,8 @@ class Engine {
   std::optional<float> fault_;
   std::optional<Fault> once_;
   bool redo_ = false;
+  FactorObserver* shown_to_ = nullptr;  ///< until the step's gradients are accumulated
+  bool averaged_ = false;
 };
 
 }  // namespace tessera

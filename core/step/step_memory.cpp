@@ -20,9 +20,13 @@ StepMemory::StepMemory(Device& device, const RankIn& world, const StepSizes& siz
       counters_(counters),
       positions_(sizes.positions),
       recorded_layers_(sizes.recorded_layers),
-      experts_(sizes.experts) {
-  up_ = device.allocate(Category::batch, DType::u8, {tokens_offset + (positions_ ? 3 : 2) * capacity_ * 4});
-  down_ = device.allocate(Category::batch, DType::u8, {bias_offset() + recorded_layers_ * experts_ * 4});
+      experts_(sizes.experts),
+      mixtures_(sizes.mixtures),
+      slots_(sizes.slots()),
+      given_(sizes.given ? sizes.rounds + sizes.again / sizes.micro : 0),
+      kept_rounds_(sizes.kept_rounds) {
+  up_ = device.allocate(Category::batch, DType::u8, {given_offset() + given_ * choices_bytes()});
+  down_ = device.allocate(Category::batch, DType::u8, {chosen_offset() + kept_rounds_ * choices_bytes()});
   for (Pinned& block : pinned_) block = {device.pinned(up_.bytes()), device.pinned(down_.bytes()), {}, {}, {}, {}};
 }
 
@@ -37,6 +41,9 @@ std::int64_t StepMemory::routing_offset() const { return sums_offset() + world_.
 std::int64_t StepMemory::bias_offset() const {
   return routing_offset() + recorded_layers_ * RoutingRecord::words(experts_) * 8;
 }
+
+std::int64_t StepMemory::chosen_offset() const { return bias_offset() + recorded_layers_ * experts_ * 4; }
+std::int64_t StepMemory::given_offset() const { return tokens_offset + (positions_ ? 3 : 2) * capacity_ * 4; }
 
 RoutingRecords StepMemory::routing() const {
   if (recorded_layers_ == 0) return {};
@@ -77,6 +84,10 @@ Turn StepMemory::begin(Stream& stream, const HostSequences& batch, const StepSca
               "every token has a position, where that was planned");
       std::memcpy(block.up.data() + tokens_offset + 2 * capacity_ * 4, batch.positions.data(), bytes);
     }
+    if (!batch.given.empty()) {
+      require(std::ssize(batch.given) * 4 <= given_ * choices_bytes(), "StepMemory", "more choices than were planned");
+      std::memcpy(block.up.data() + given_offset(), batch.given.data(), batch.given.size() * 4);
+    }
     block.sent = device_.send(stream, up_, block.up.data());
     block.begin = stream.record_time();
   }
@@ -107,6 +118,11 @@ MicroBatch StepMemory::micro_batch(std::int64_t round, std::int64_t count, doubl
   batch.target_scale = {&inputs()->target_scale, DType::f64, {1}};
   if (positions_) batch.positions = {tokens + 2 * capacity_ * 4 + begin, DType::i32, {count * length_}};
   batch.first_sequence = (round * world_.size + world_.rank) * micro_;
+  if (round < given_)
+    batch.choices.given = {tokens - tokens_offset + given_offset() + round * choices_bytes(), DType::i32,
+                           choices_shape()};
+  if (round < kept_rounds_)
+    batch.choices.chosen = {at(chosen_offset() + round * choices_bytes()), DType::i32, choices_shape()};
   return batch;
 }
 
@@ -131,6 +147,9 @@ StepReport StepMemory::report(Turn turn) {
     report.bias.resize(static_cast<std::size_t>(records.bias.elements()));
     std::memcpy(report.bias.data(), block.down.data() + bias_offset(), report.bias.size() * sizeof(float));
   }
+  report.chosen.resize(static_cast<std::size_t>(kept_rounds_ * mixtures_ * slots_));
+  if (!report.chosen.empty())
+    std::memcpy(report.chosen.data(), block.down.data() + chosen_offset(), report.chosen.size() * 4);
   for (std::int64_t m = 0; m < micro_batches_; ++m) {
     const std::int64_t place = m % world_.size * rounds_ + m / world_.size;  // mutation: sums_by_rank
     std::memcpy(&report.sums.emplace_back(), block.down.data() + sums_offset() + place * std::int64_t{sizeof(StepSums)},

@@ -22,6 +22,8 @@ struct HostSequences {
   std::uint64_t step = 0;    ///< the optimizer step that they belong to, from 1; 0: none
   std::optional<std::int64_t> counted = {};  ///< targets in the global batch; nothing: every token has one
   std::vector<std::int32_t> positions = {};  ///< of each token in its document; empty: in its sequence
+  /// The experts of each slot, [micro-batches, layers with experts, slots]; empty: the routers choose.
+  std::vector<std::int32_t> given = {};
 };
 
 /// A step's inputs from the host besides its tokens.
@@ -41,6 +43,8 @@ struct StepReport {
   ClipResult clip;
   std::vector<std::int64_t> routing;  ///< RoutingRecords::words, summed over ranks, if routing is recorded
   std::vector<float> bias;            ///< RoutingRecords::bias, likewise
+  /// This rank's choices of experts, [StepSizes::kept_rounds, layers with experts, slots]
+  std::vector<std::int32_t> chosen;
   std::vector<StepSums> sums;  ///< by micro-batch of the global batch; of an evaluation's pass: by rank, then zeros
   Event begin, end;            ///< around the work between StepMemory's begin() and end()
 };
@@ -48,10 +52,10 @@ struct StepReport {
 /// Which of the two pinned blocks a step uses (double buffering).
 enum class Turn : std::uint8_t { even, odd };
 
-/// Device memory for a step's inputs and results, in two blocks. One block goes up (scalars, step number, tokens). One
-/// block goes down (the rules' counters, clip result, every rank's sums, what is recorded of the routing). Each has two
-/// pinned counterparts that alternate (double buffering): the host fills or reads one while the device uses the other.
-/// Local.
+/// Device memory for a step's inputs and results, in two blocks. One block goes up (scalars, step number, tokens, given
+/// choices of experts). One goes down (counters, clip result, all ranks' sums, what is recorded of the routing). Each
+/// has two pinned counterparts that alternate (double buffering): the host fills or reads one while the device uses the
+/// other. Local.
 class StepMemory {
  public:
   /// For one rank of `world` with the sequences that `sizes` gives it, whose rules have `counters` counters of 64 bits.
@@ -101,6 +105,11 @@ class StepMemory {
   std::int64_t sums_offset() const;
   std::int64_t routing_offset() const;  ///< behind all sums
   std::int64_t bias_offset() const;
+  std::int64_t chosen_offset() const;
+  std::int64_t given_offset() const;  ///< in the block up
+  /// Choices of a micro-batch.
+  Shape choices_shape() const { return {mixtures_, slots_}; }
+  std::int64_t choices_bytes() const { return mixtures_ * slots_ * 4; }
   struct Pinned {
     std::span<std::byte> up, down;
     Event sent, begin, fetched, end;
@@ -114,7 +123,7 @@ class StepMemory {
   std::int64_t micro_batches_;  ///< of the global batch
   std::int64_t rounds_, micro_, capacity_, length_, counters_;
   bool positions_;
-  std::int64_t recorded_layers_, experts_;
+  std::int64_t recorded_layers_, experts_, mixtures_, slots_, given_, kept_rounds_;
   Tensor up_, down_;
   std::array<Pinned, 2> pinned_;
   Turn current_ = Turn::even;

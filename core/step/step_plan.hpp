@@ -15,7 +15,8 @@ namespace tessera {
 /// What an Engine is built from, for one rank: a pure value. RunPlan adds the findings of a dry run.
 struct StepPlan {
   Ranks ranks;             ///< this rank among all
-  std::uint64_t seed = 0;  ///< seed of the initial weights
+  std::uint64_t seed = 0;        ///< seed of the initial weights
+  std::uint64_t draws_seed = 0;  ///< seed of stochastic rounding
   bool graph = false;      ///< capture steps as a CUDA graph and replay them, if the device can
   ParamRegistry registry;
   Gpt model;

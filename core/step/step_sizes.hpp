@@ -18,9 +18,14 @@ struct StepSizes {
   bool positions = false;             ///< whether batches say each token's place in its document
   std::int64_t recorded_layers = 0;   ///< layers with experts whose routing is recorded; 0: none is
   std::int64_t experts = 0;           ///< of each of them
+  std::int64_t mixtures = 0;          ///< layers with experts
+  std::int64_t top_k = 0;             ///< experts that a token visits in each of them
+  bool given = false;                 ///< whether batches say which
+  std::int64_t kept_rounds = 0;       ///< first micro-batches of each rank whose choices of experts are reported
 
   std::int64_t local() const { return rounds * micro; }  ///< sequences on each rank, padding included
   std::int64_t micro_batches() const { return global / micro; }
+  std::int64_t slots() const { return micro * length * top_k; }  ///< of a micro-batch in a layer with experts
 };
 
 }  // namespace tessera

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <iterator>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -33,7 +32,8 @@ struct Branch {
   std::int64_t number = 1;  ///< counts the branches of this run from 1
   std::string parent;       ///< the checkpoint from which the branch goes on
   Names keeps, leaves;      ///< step folders that existed when it began
-  Names records;            ///< files of rows by step
+  Names records;            ///< files of rows that the branch goes on with, set aside as they were
+  Names begun;              ///< those that were not there
 
   fs::path aside(const std::string& name) const { return run / abandoned_name(number, name); }
   bool still_to_leave(const std::string& name) const {
@@ -56,7 +56,8 @@ void write(const Branch& branch) {
                                        {"parent", branch.parent},
                                        {"keeps", branch.keeps},
                                        {"leaves", branch.leaves},
-                                       {"records", branch.records}};
+                                       {"records", branch.records},
+                                       {"begun", branch.begun}};
   replace_text_file(file_of(branch.run), json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + '\n');
   sync_folder(branch.run);
 }
@@ -70,7 +71,8 @@ std::optional<Branch> under_way(const fs::path& run) {
                   json.at("parent"),
                   json.at("keeps").get<Names>(),
                   json.at("leaves").get<Names>(),
-                  json.contains("record") ? Names{json["record"]} : json.at("records").get<Names>()};
+                  json.contains("record") ? Names{json["record"]} : json.at("records").get<Names>(),  // one, before
+                  json.value("begun", Names())};
   } catch (const nlohmann::json::exception& error) {
     throw Error(Exit::file, fmt::format("{}: does not say which steps a branch of the run leaves behind: {}; rename "
                                         "those steps as others are, or keep them, and remove the file",
@@ -89,7 +91,7 @@ std::int64_t next_number(const fs::path& run) {
 
 /// The rows of a record that lead to the branch's parent, if that is a checkpoint set aside in this directory; else
 /// empty.
-std::string record_of(const Branch& branch, const std::string& record) {
+std::string rows_before(const Branch& branch, const std::string& record) {
   const fs::path parent = fs::path(branch.parent) / "", folder = parent.parent_path();
   const std::string name = folder.filename().string();
   const std::optional<AbandonedName> parts = abandoned(name);
@@ -128,6 +130,10 @@ void take_back(const Branch& branch) {
     if (!there(branch.run / name) && there(branch.aside(name))) move_entry(branch.aside(name), branch.run / name);
   for (const std::string& record : branch.records)
     if (there(branch.aside(record))) move_entry(branch.aside(record), branch.run / record);
+  for (const std::string& record : branch.begun) {
+    std::error_code gone;
+    fs::remove(branch.run / record, gone);
+  }
   forget(branch);
   fmt::print(stderr, "{}: a branch from {} ended before its first checkpoint; the run goes on as if it had not begun\n",
              branch.run.string(), branch.parent);
@@ -137,12 +143,11 @@ void take_back(const Branch& branch) {
 
 std::vector<std::string> begin_branch(const fs::path& run, const fs::path& parent, std::int64_t kept,
                                       const std::vector<std::string>& records) {
-  Branch branch{run, next_number(run), parent.string(), {}, {}, {}};
+  Branch branch{run, next_number(run), parent.string(), {}, {}, {}, {}};
+  for (const std::string& record : records) (there(run / record) ? branch.records : branch.begun).push_back(record);
   for (const StepFolder& folder : step_folders(run))
     (folder.step <= kept ? branch.keeps : branch.leaves).push_back(folder.path.filename().string());
   if (branch.leaves.empty()) return {};
-  std::ranges::copy_if(records, std::back_inserter(branch.records),
-                       [&](const std::string& record) { return there(run / record); });
   fault::enter(Phase::branch);
   fault::strike(file_of(run));
   write(branch);
@@ -152,7 +157,9 @@ std::vector<std::string> begin_branch(const fs::path& run, const fs::path& paren
   sync_folder(run);
   fault::enter(Phase::branch);
   if (kept < 0)
-    for (const std::string& record : branch.records) replace_text_file(run / record, record_of(branch, record));
+    for (const std::string& record : records)
+      if (const std::string rows = rows_before(branch, record); !rows.empty() || there(run / record))
+        replace_text_file(run / record, rows);
   return branch.leaves;
 }
 

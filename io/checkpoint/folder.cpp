@@ -171,7 +171,7 @@ void retire(const fs::path& run, const Retention& retention) {
       continue;
     }
     const bool kept = (retention.keep_every > 0 && folder.step % retention.keep_every == 0) ||
-                      folder.step == retention.best;
+                      folder.step == retention.best;  // mutation: the_best_step_is_retired
     if (!kept) attempt(problems, [&] { remove_checkpoint(folder.path); });
   }
   problems.raise();

@@ -9,6 +9,7 @@
 #include <numeric>
 #include <span>
 
+#include "core/optim/average.hpp"
 #include "io/checkpoint/elements.hpp"
 #include "io/checkpoint/manifest.hpp"
 #include "io/checkpoint/storage.hpp"
@@ -95,7 +96,8 @@ StoredTensor indexed_tensor(const hdf5::File& file, const IntegrityRow& row, std
 StoredTensor planned(const StateTensor& tensor, ExpertWeights experts) {
   StoredTensor stored{tensor.slot, tensor.name, tensor.shape, tensor.type, axes_of(tensor.role, tensor.shape.rank()), 0,
                       "",          {}};
-  if (tensor.slot == "model") stored.tied_to = tensor.tied_to;  // weights only: optimizer state is not tied
+  const bool weights = tensor.slot == "model" || tensor.slot == Average::slot;
+  if (weights) stored.tied_to = tensor.tied_to;  // optimizer state is not tied
   const std::int64_t datasets = by_expert(tensor, experts) ? tensor.shape[0] : 1;
   const std::int64_t count = tensor.shape.elements() / datasets;
   for (std::int64_t i = 0; i < datasets; ++i) stored.datasets.push_back({i * count, count, -1});

@@ -17,8 +17,10 @@ namespace {
 namespace fs = std::filesystem;
 
 std::unique_ptr<ModelReader> source_of(const ConvertOptions& options) {
+  if (is_hf_folder(options.from) && options.extent == Extent::averages)
+    throw Error(Exit::file, options.from.string() + ": a Hugging Face folder holds no averages beside its weights");
   if (is_hf_folder(options.from)) return read_hf_folder(options.from);
-  const bool weights = options.target == Target::safetensors || options.upcycling;
+  const bool weights = options.extent == Extent::all && (options.target == Target::safetensors || options.upcycling);
   return read_checkpoint(find_checkpoint(options.from), weights ? Extent::weights : options.extent);
 }
 

@@ -21,9 +21,9 @@ struct Sides {
   bool rowwise = false, columnwise = false;
 };
 
-Sides sides_of(FormatId format, const SourceTensor& t) {
-  return visit_format(format, [&]<class F>() {
-    return Sides{formats::takes<F>(Side::rowwise, matrix_of(t)), formats::takes<F>(Side::columnwise, matrix_of(t))};
+Sides sides_of(const ChosenTensor& t) {
+  return visit_format(t.format, [&]<class F>() {
+    return Sides{formats::takes<F>(Side::rowwise, t.matrix()), formats::takes<F>(Side::columnwise, t.matrix())};
   });
 }
 
@@ -39,13 +39,13 @@ bool names_a_group(const std::string& name) {
 }
 
 /// The tensor one of whose arrays would have the path of `name`'s group; empty if there is none.
-std::optional<std::string> displaced(const std::string& name, const std::vector<SourceTensor>& chosen) {
+std::optional<std::string> displaced(const std::string& name, const std::vector<ChosenTensor>& chosen) {
   static const std::set<std::string> arrays = {"rowwise_data", "rowwise_scales", "columnwise_data", "columnwise_scales",
                                                "amax"};
   // Every prefix of the name is tested, since a tensor below the path of an array collides too.
   for (std::size_t at = name.find('/'); at != std::string::npos; at = name.find('/', at + 1)) {
     const std::string first = name.substr(at + 1, name.find('/', at + 1) - at - 1), parent = name.substr(0, at);
-    const auto same = [&](const SourceTensor& t) { return t.name == parent; };
+    const auto same = [&](const ChosenTensor& t) { return t.source.name == parent; };
     if (arrays.contains(first) && std::any_of(chosen.begin(), chosen.end(), same)) return parent;
   }
   return std::nullopt;
@@ -61,7 +61,7 @@ std::optional<std::string> obstacle(FormatId format, const SourceTensor& t) {
   if (t.type != DType::f32 && t.type != DType::bf16)
     return fmt::format("{} is of type {}, neither fp32, fp16 nor bf16", t.shape.text(), name_of(t.type));
   if (t.shape.elements() == 0) return fmt::format("{} is empty", t.shape.text());
-  const Sides sides = sides_of(format, t);
+  const Sides sides = sides_of({t, format, t.shape[-2]});
   if (!sides.rowwise && !sides.columnwise)
     return fmt::format("{} suits neither direction of {}: blocks of {} x {} do not divide it", t.shape.text(),
                        traits.name, traits.block.rows, traits.block.columns);
@@ -80,17 +80,17 @@ std::string near_misses(const std::string& name, const std::vector<SourceTensor>
 }
 
 /// Returns `list`; throws Error{file} if the group of one tensor would have the path of another's array.
-std::vector<SourceTensor> apart(const QuantizeFileOptions& options, std::vector<SourceTensor> list) {
-  for (const SourceTensor& t : list)
-    if (const auto other = displaced(t.name, list))
+std::vector<ChosenTensor> apart(const QuantizeFileOptions& options, std::vector<ChosenTensor> list) {
+  for (const ChosenTensor& t : list)
+    if (const auto other = displaced(t.source.name, list))
       throw Error(Exit::file, fmt::format("{}: {}: its group would take the place of an array of {}; name the tensors "
                                           "to quantize with --tensor",
-                                          options.in.string(), t.name, *other));
+                                          options.in.string(), t.source.name, *other));
   return list;
 }
 
-std::vector<SourceTensor> chosen(const QuantizeFileOptions& options, std::vector<SkippedTensor>& skipped) {
-  const std::vector<SourceTensor> all = list_tensors(options.in);
+/// The tensors that the options name, each once.
+std::vector<SourceTensor> named(const QuantizeFileOptions& options, const std::vector<SourceTensor>& all) {
   std::vector<SourceTensor> list;
   for (const std::string& name : options.tensors) {
     const auto found = std::find_if(
@@ -98,66 +98,114 @@ std::vector<SourceTensor> chosen(const QuantizeFileOptions& options, std::vector
     if (found == all.end())
       throw Error(Exit::file, fmt::format("{}: {}: there is no such tensor among its {}{}", options.in.string(), name,
                                           all.size(), near_misses(name, all)));
-    if (const auto why = obstacle(options.format, *found))
-      throw Error(Exit::file, fmt::format("{}: {}: {}", options.in.string(), name, *why));
-    const bool twice =
-        std::any_of(list.begin(), list.end(), [&](const SourceTensor& t) { return t.name == found->name; });
-    if (!twice) list.push_back(*found);
+    if (std::ranges::find(list, found->name, &SourceTensor::name) == list.end()) list.push_back(*found);
   }
-  if (!options.tensors.empty()) return apart(options, std::move(list));
+  return list;
+}
+
+/// Tensors to quantize to one format.
+std::vector<ChosenTensor> chosen_of(FormatId format, const QuantizeFileOptions& options,
+                                    std::vector<SkippedTensor>& skipped) {
+  const std::vector<SourceTensor> all = list_tensors(options.in);
+  std::vector<ChosenTensor> list;
+  for (const SourceTensor& t : named(options, all)) {
+    if (const auto why = obstacle(format, t))
+      throw Error(Exit::file, fmt::format("{}: {}: {}", options.in.string(), t.name, *why));
+    list.push_back({t, format, t.shape[-2]});
+  }
+  if (!options.tensors.empty()) return list;
   for (const SourceTensor& t : all) {
     if (t.shape.rank() != 2 && t.shape.rank() != 3) continue;
-    if (const auto why = obstacle(options.format, t))
+    if (const auto why = obstacle(format, t))
       skipped.push_back({t.name, *why});
     else
-      list.push_back(t);
+      list.push_back({t, format, t.shape[-2]});
   }
   if (list.empty()) {
     const std::string first = skipped.empty() ? "no matrix is among them" : skipped[0].name + ": " + skipped[0].reason;
     throw Error(Exit::file, fmt::format("{}: none of its {} tensors suits {}; {}", options.in.string(), all.size(),
-                                        traits_of(options.format).name, first));
+                                        traits_of(format).name, first));
   }
-  return apart(options, std::move(list));
+  return list;
 }
 
-Shape stacked(const SourceTensor& t, Shape of_member) {
-  return t.shape.rank() == 3 ? Shape{t.shape[0], of_member[0], of_member[1]} : of_member;
+/// The canonical name of a tensor of a checkpoint's weights; an expert's dataset has that of the projection.
+std::string canonical_name(const hdf5::File& file, const std::string& path) {
+  constexpr std::string_view slot = "model/";
+  if (file.has(path, "canonical")) return file.text(path, "canonical");
+  return path.starts_with(slot) ? path.substr(slot.size()) : path;
 }
 
-std::string array_of(const SourceTensor& t, Side side, const char* what) {
-  return t.name + "/" + name_of(side) + "_" + what;
+/// Tensors to quantize as training holds them.
+std::vector<ChosenTensor> chosen_of(const TrainedWeights& weights, const QuantizeFileOptions& options,
+                                    std::vector<SkippedTensor>&) {
+  const std::vector<SourceTensor> all = list_tensors(options.in);
+  const hdf5::File file = hdf5::File::open(options.in);
+  std::vector<ChosenTensor> list;
+  for (const SourceTensor& t : options.tensors.empty() ? all : named(options, all)) {
+    const auto found = weights.find(canonical_name(file, t.name));
+    if (found != weights.end())
+      list.push_back({t, found->second.format, found->second.rows});
+    else if (!options.tensors.empty())
+      throw Error(Exit::file, fmt::format("{}: {}: training does not hold it as codes; --format quantizes it to a "
+                                          "format of your choice",
+                                          options.in.string(), t.name));
+  }
+  return list;
+}
+
+std::vector<ChosenTensor> chosen(const QuantizeFileOptions& options, std::vector<SkippedTensor>& skipped) {
+  return apart(options, std::visit([&](const auto& formats) { return chosen_of(formats, options, skipped); },
+                                   options.formats));
+}
+
+Shape stacked(const ChosenTensor& t, Shape of_member) {
+  return t.source.shape.rank() == 3 ? Shape{t.source.shape[0], of_member[0], of_member[1]} : of_member;
+}
+
+std::string array_of(const ChosenTensor& t, Side side, const char* what) {
+  return t.source.name + "/" + name_of(side) + "_" + what;
 }
 
 /// Adds the group of one tensor, with datasets that have no content yet.
-void add_tensor(hdf5::File& file, const SourceTensor& t, const QuantizeFileOptions& options) {
-  const std::string& group = t.name;
-  file.add_groups(group);
-  file.set(group, "format", traits_of(options.format).name);
-  file.set(group, "shape", t.shape.dims());
-  const std::string_view wide = t.encoding == Encoding::half ? "fp16" : "fp32";
-  file.set(group, "source_dtype", t.type == DType::f32 ? wide : "bf16");
-  file.set(group, "bf16_first", std::int64_t{t.type == DType::bf16 || options.precision == Precision::bf16_first});
-  const Sides sides = sides_of(options.format, t);
-  visit_format(options.format, [&]<class F>() {
+void add_tensor(hdf5::File& file, const ChosenTensor& t, Precision precision) {
+  const SourceTensor& source = t.source;
+  file.add_groups(source.name);
+  file.set(source.name, "format", traits_of(t.format).name);
+  file.set(source.name, "shape", source.shape.dims());
+  const std::string_view wide = source.encoding == Encoding::half ? "fp16" : "fp32";
+  file.set(source.name, "source_dtype", source.type == DType::f32 ? wide : "bf16");
+  file.set(source.name, "bf16_first", std::int64_t{source.type == DType::bf16 || precision == Precision::bf16_first});
+  const Sides sides = sides_of(t);
+  visit_format(t.format, [&]<class F>() {
     for (Side side : {Side::rowwise, Side::columnwise}) {
       if (side == Side::rowwise ? !sides.rowwise : !sides.columnwise) continue;
-      file.add_dataset(array_of(t, side, "data"), stacked(t, formats::data_shape<F>(side, matrix_of(t))), DType::u8);
+      file.add_dataset(array_of(t, side, "data"), stacked(t, formats::data_shape<F>(side, t.matrix())), DType::u8);
       if (!F::scaled) continue;
-      file.add_dataset(array_of(t, side, "scales"), stacked(t, formats::scale_shape<F>(side, matrix_of(t))),
+      file.add_dataset(array_of(t, side, "scales"), stacked(t, formats::scale_shape<F>(side, t.matrix())),
                        dtype_of<typename F::Scale>);
     }
   });
-  file.add_dataset(group + "/amax", t.shape.rank() == 3 ? Shape{t.shape[0]} : Shape{}, DType::f32);
+  file.add_dataset(source.name + "/amax", source.shape.rank() == 3 ? Shape{source.shape[0]} : Shape{}, DType::f32);
 }
 
-void lay_out(const std::filesystem::path& path, const std::vector<SourceTensor>& tensors,
+/// Says that training holds the weights so, of which step they are, and the role of each.
+void describe_trained(hdf5::File& file, const std::vector<ChosenTensor>& tensors, const std::filesystem::path& from) {
+  const hdf5::File source = hdf5::File::open(from);
+  file.set("/", "as_trained", std::int64_t{1});
+  file.set("/", "step", source.get<std::int64_t>("/", "step"));
+  for (const ChosenTensor& t : tensors) file.set(t.source.name, "role", source.text(t.source.name, "role"));
+}
+
+void lay_out(const std::filesystem::path& path, const std::vector<ChosenTensor>& tensors,
              const QuantizeFileOptions& options) {
   hdf5::File file = hdf5::File::create(path);
-  for (const SourceTensor& t : tensors) add_tensor(file, t, options);
+  for (const ChosenTensor& t : tensors) add_tensor(file, t, options.precision);
+  if (std::holds_alternative<TrainedWeights>(options.formats)) describe_trained(file, tensors, options.in);
   file.close();
 }
 
-QuantizedPlaces places_of(const hdf5::File& file, const SourceTensor& t) {
+QuantizedPlaces places_of(const hdf5::File& file, const ChosenTensor& t) {
   QuantizedPlaces places;
   for (Side side : {Side::rowwise, Side::columnwise}) {
     QuantizedPlaces::Side& place = places.sides[static_cast<std::size_t>(side)];
@@ -167,7 +215,7 @@ QuantizedPlaces places_of(const hdf5::File& file, const SourceTensor& t) {
     const std::string scales = array_of(t, side, "scales");
     if (file.has(scales)) place.scales = file.offset_of(scales);
   }
-  places.amax = file.offset_of(t.name + "/amax");
+  places.amax = file.offset_of(t.source.name + "/amax");
   return places;
 }
 
@@ -183,15 +231,17 @@ nlohmann::ordered_json exponents(const TensorReport& t) {
 }  // namespace
 
 QuantizeReport quantize_file(const QuantizeFileOptions& options) {
-  if (traits_of(options.format).plain)
-    throw Error(Exit::usage, fmt::format("{} is no quantized format", traits_of(options.format).name));
+  if (const auto* format = std::get_if<FormatId>(&options.formats); format && traits_of(*format).plain)
+    throw Error(Exit::usage, fmt::format("{} is no quantized format", traits_of(*format).name));
   NewFile unfinished(options.out);
   QuantizeReport report;
-  const std::vector<SourceTensor> tensors = chosen(options, report.skipped);
-  check_digests(options.in, tensors);
+  const std::vector<ChosenTensor> tensors = chosen(options, report.skipped);
+  std::vector<SourceTensor> sources;
+  for (const ChosenTensor& t : tensors) sources.push_back(t.source);
+  check_digests(options.in, sources);
   lay_out(unfinished.path(), tensors, options);
   std::vector<QuantizedPlaces> places;
-  for (const hdf5::File made = hdf5::File::open(unfinished.path()); const SourceTensor& t : tensors)
+  for (const hdf5::File made = hdf5::File::open(unfinished.path()); const ChosenTensor& t : tensors)
     places.push_back(places_of(made, t));
   PosixFile& out = unfinished.hold();
   const PosixFile in(options.in, PosixFile::Mode::read);
@@ -212,13 +262,14 @@ namespace {
 
 /// The tensors of one part, all parts having about equal numbers of elements: the largest tensor first, each goes to
 /// the part with fewest elements.
-std::vector<SourceTensor> share(std::vector<SourceTensor> tensors, int part, int parts) {
-  std::ranges::stable_sort(tensors, std::greater<>(), [](const SourceTensor& t) { return t.shape.elements(); });
+std::vector<ChosenTensor> share(std::vector<ChosenTensor> tensors, int part, int parts) {
+  const auto elements = [](const ChosenTensor& t) { return t.source.shape.elements(); };
+  std::ranges::stable_sort(tensors, std::greater<>(), elements);
   std::vector<std::int64_t> load(static_cast<std::size_t>(parts), 0);
-  std::vector<SourceTensor> own;
-  for (SourceTensor& t : tensors) {
+  std::vector<ChosenTensor> own;
+  for (ChosenTensor& t : tensors) {
     const auto least = std::ranges::min_element(load);
-    *least += t.shape.elements();
+    *least += elements(t);
     if (least - load.begin() == part) own.push_back(std::move(t));
   }
   return own;
@@ -231,7 +282,7 @@ void fill_quantized_file(const QuantizeFileOptions& options, int part, int parts
   const PosixFile in(options.in, PosixFile::Mode::read);
   PosixFile out(options.out, PosixFile::Mode::write);
   const hdf5::File made = hdf5::File::open(options.out);
-  for (const SourceTensor& t : share(chosen(options, skipped), part, parts))
+  for (const ChosenTensor& t : share(chosen(options, skipped), part, parts))
     quantize_tensor({t, in, out, places_of(made, t), options});
   out.sync();
 }

@@ -3,8 +3,10 @@
 #include <filesystem>
 #include <map>
 #include <string>
+#include <variant>
 #include <vector>
 
+#include "io/convert/trained_weights.hpp"
 #include "kernels/quantize/quantize.hpp"
 
 namespace tessera {
@@ -13,8 +15,9 @@ namespace tessera {
 struct QuantizeFileOptions {
   std::filesystem::path in;          ///< safetensors or HDF5
   std::filesystem::path out;         ///< HDF5; must not exist
-  std::vector<std::string> tensors;  ///< names; empty: every matrix and stack of matrices
-  FormatId format{};
+  std::vector<std::string> tensors;  ///< names; empty: every matrix and stack of matrices, or every trained weight
+  /// The format of all, or each weight of a checkpoint's model.h5 as training holds it and nothing else.
+  std::variant<FormatId, TrainedWeights> formats;
   Precision precision = Precision::bf16_first;
   std::int64_t panel_elements = std::int64_t{1} << 24;  ///< approximate number of elements held at a time
 };

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <string_view>
 
+#include "core/optim/average.hpp"
+#include "io/checkpoint/averages.hpp"
 #include "io/checkpoint/room.hpp"
 #include "io/checkpoint/elements.hpp"
 #include "io/checkpoint/folder.hpp"
@@ -39,8 +41,12 @@ class StoredModel final : public ModelReader {
     origin.parent = folder.string();
     origin.parent_digest = manifest.content_digest;
     read_deck();
-    for (const char* name : {model_file, optimizer_file})
-      if (manifest.files.contains(name) && (extent == Extent::all || name == model_file)) add_file(name);
+    const auto add = [&](const char* name) {
+      if (manifest.files.contains(name)) add_file(name, extent);
+    };
+    if (extent != Extent::averages) add(model_file);
+    if (extent != Extent::weights) add(optimizer_file);
+    if (facts_.tensors.empty()) throw Error(Exit::file, without_averages_text(folder.string()));
     sums_.assign(facts_.tensors.size(), 0);
   }
 
@@ -66,18 +72,20 @@ class StoredModel final : public ModelReader {
     facts_.origin.optimizer = deck.config.optimizer;
   }
 
-  /// Adds the tensors of one file, with the attributes of their datasets.
-  void add_file(const char* name) {
+  /// Adds the tensors of one file, with the attributes of their datasets; of averages as if they were the weights.
+  void add_file(const char* name, Extent extent) {
     const hdf5::File file = hdf5::File::open(checkpoint_.folder() / name);
     if (file.has("/", "mesh")) facts_.origin.mesh = file.text("/", "mesh");
     for (const StoredTensor& tensor : checkpoint_.tensors()) {
       if (file_of(tensor.slot) != std::string_view(name)) continue;
+      if (extent == Extent::averages && tensor.slot != Average::slot) continue;
       const std::string path = file.has(tensor.path()) ? tensor.path() : expert_path(tensor.path(), 0);
       const std::string role = file.text(path, "role");
       const auto known = role_named(role);
       if (!known)
         throw Error(Exit::file, fmt::format("{}: {} has the unknown role {}", file.path().string(), path, role));
-      facts_.tensors.push_back({tensor.slot, tensor.name, tensor.shape, tensor.type, *known, {}, tensor.tied_to});
+      const std::string slot = extent == Extent::averages ? "model" : tensor.slot;
+      facts_.tensors.push_back({slot, tensor.name, tensor.shape, tensor.type, *known, {}, tensor.tied_to});
       stored_.push_back(&tensor);
     }
   }

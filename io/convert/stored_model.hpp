@@ -6,8 +6,9 @@
 
 namespace tessera {
 
-/// Which tensors of a checkpoint a conversion reads: all, or the weights without optimizer state.
-enum class Extent { all, weights };
+/// Which tensors of a checkpoint a conversion reads: all, the weights without optimizer state, or in the place of the
+/// weights their moving averages (optimizer.ema).
+enum class Extent { all, weights, averages };
 
 /// Opens a checkpoint as the source of a conversion. finish() compares digests; if they differ, it throws Error{file}
 /// with the tensor's name.

@@ -57,9 +57,9 @@ template <Format F>
 class TensorQuantizer {
  public:
   explicit TensorQuantizer(const QuantizeStep& step)
-      : step_(step), matrix_(matrix_of(step.tensor)), largest_(largest_panel(matrix_, step.options.panel_elements)) {
+      : step_(step), matrix_(step.tensor.matrix()), largest_(largest_panel(matrix_, step.options.panel_elements)) {
     const Matrix panel = largest_;
-    values_ = buffer(step.tensor.type, panel.elements());
+    values_ = buffer(step.tensor.source.type, panel.elements());
     decoded_ = buffer(DType::f32, panel.elements());
     for (Side side : {Side::rowwise, Side::columnwise}) {
       if (!made(side)) continue;
@@ -72,7 +72,7 @@ class TensorQuantizer {
 
   TensorReport run() {
     std::vector<float> amaxes;
-    for (std::int64_t e = 0; e < members_of(step_.tensor); ++e) {
+    for (std::int64_t e = 0; e < step_.tensor.members(); ++e) {
       const float amax = F::tensor_amax ? member_amax(e) : 0.0f;
       sums_.amax = 0;
       each_panel([&](const Panel& panel) { quantize_panel(e, panel, amax); });
@@ -106,22 +106,29 @@ class TensorQuantizer {
                   {std::min(largest_.rows, matrix_.rows - row), std::min(largest_.columns, matrix_.columns - column)}});
   }
 
+  /// Rows of a panel that the source has: the others are padding.
+  std::int64_t rows_read(const Panel& panel) const {
+    return std::clamp<std::int64_t>(step_.tensor.source.shape[-2] - panel.row, 0, panel.size.rows);
+  }
+
   /// Reads a panel of a member to host and device.
   void load(std::int64_t member, const Panel& panel) {
     const Tensor part = values_.flat(0, panel.size.elements());
-    host_.resize(static_cast<std::size_t>(part.bytes()));
-    const std::int64_t first = member * matrix_.elements() + panel.row * matrix_.columns + panel.column;
+    host_.assign(static_cast<std::size_t>(part.bytes()), std::byte{});
+    const SourceTensor& source = step_.tensor.source;
+    const std::int64_t first = (member * source.shape[-2] + panel.row) * matrix_.columns + panel.column;
     const bool whole_rows = panel.size.columns == matrix_.columns;
-    const std::int64_t pieces = whole_rows ? 1 : panel.size.rows, length = part.elements() / pieces;
+    const std::int64_t rows = rows_read(panel), pieces = whole_rows ? 1 : rows;
+    const std::int64_t length = panel.size.columns * (whole_rows ? rows : 1);
     for (std::int64_t i = 0; i < pieces; ++i)
-      read_elements(step_.in, step_.tensor, first + i * matrix_.columns, length,
+      read_elements(step_.in, source, first + i * matrix_.columns, length,
                     host_.data() + i * length * size_of(values_.type));
     device_.upload(device_.compute(), part, host_.data());
   }
 
   QuantizeTable table(Matrix panel, const Tensor& values) {
     QuantizedMatrix m;
-    m.name = step_.tensor.name;
+    m.name = step_.tensor.source.name;
     m.matrix = panel;
     m.values = values;
     for (Side side : {Side::rowwise, Side::columnwise}) {
@@ -162,7 +169,7 @@ class TensorQuantizer {
     for (Side side : {Side::rowwise, Side::columnwise})
       if (made(side)) write_side(side, member, panel);
     dequantize(device_.compute(), table(panel.size, decoded_.flat(0, elements)), judged());
-    judge(panel.size);
+    judge(panel);
   }
 
   void write_side(Side side, std::int64_t member, const Panel& panel) {
@@ -200,12 +207,14 @@ class TensorQuantizer {
     return reinterpret_cast<const float*>(host_.data())[i];
   }
 
-  void judge(Matrix panel) {
+  void judge(const Panel& part) {
+    const Matrix panel = part.size;
+    const std::int64_t rows = rows_read(part);
     const auto decoded = download(decoded_.flat(0, panel.elements()));
     const auto* q = reinterpret_cast<const float*>(decoded.data());
     const bool turned = formats::order_of<F>(judged()) == Order::transposed;
     const bool rounds = step_.options.precision == Precision::bf16_first;
-    for (std::int64_t r = 0; r < panel.rows; ++r)
+    for (std::int64_t r = 0; r < rows; ++r)
       for (std::int64_t c = 0; c < panel.columns; ++c) {
         const float x = source(r * panel.columns + c);
         const float seen = std::fabs(rounds ? float(bf16(x)) : x);
@@ -221,12 +230,12 @@ class TensorQuantizer {
         sums_.noise += error * error;
         if (x != 0) sums_.worst = std::max(sums_.worst, error / std::fabs(x));
       }
-    count_codes(panel.elements());
+    count_codes(rows * panel.columns);
     if (F::scaled) count_scales(panel);
   }
 
   void count_codes(std::int64_t n) {
-    constexpr std::uint32_t sign = 1u << (F::Element::bits - 1), top = F::Element::encode(F::Element::max);
+    constexpr std::uint32_t sign = F::Element::sign, top = F::Element::encode(F::Element::max);
     const auto* bytes = reinterpret_cast<const std::uint8_t*>(codes_.data());
     for (std::int64_t i = 0; i < n; ++i) {
       const std::uint32_t code = F::Element::bits == 4 ? bytes[i / 2] >> (i % 2 * 4) & 15u : bytes[i];
@@ -252,9 +261,9 @@ class TensorQuantizer {
 
   TensorReport report() const {
     TensorReport r;
-    r.name = step_.tensor.name;
+    r.name = step_.tensor.source.name;
     r.format = F::name;
-    r.shape = step_.tensor.shape;
+    r.shape = step_.tensor.source.shape;
     for (Side side : {Side::rowwise, Side::columnwise})
       if (made(side)) r.directions.emplace_back(name_of(side));
     const bool measurable = sums_.signal > 0 && sums_.noise > 0 && std::isfinite(sums_.noise);
@@ -280,11 +289,8 @@ class TensorQuantizer {
 
 }  // namespace
 
-Matrix matrix_of(const SourceTensor& tensor) { return {tensor.shape[-2], tensor.shape[-1]}; }
-std::int64_t members_of(const SourceTensor& tensor) { return tensor.shape.rank() == 3 ? tensor.shape[0] : 1; }
-
 TensorReport quantize_tensor(const QuantizeStep& step) {
-  return visit_format(step.options.format, [&]<class F>() -> TensorReport {
+  return visit_format(step.tensor.format, [&]<class F>() -> TensorReport {
     if constexpr (!formats::is_plain<F>)
       return TensorQuantizer<F>(step).run();
     else

@@ -74,6 +74,16 @@ std::string read_scalar(const Node& node, double& value) {
   return std::isfinite(value) ? "" : shown(node) + " is not finite";
 }
 
+std::string read_scalar(const Node& node, ShardingGroup& value) {
+  std::int64_t ranks = 0;
+  if (node.kind == Node::Kind::scalar && node.text == "all") value = {};
+  else if (node.kind == Node::Kind::scalar && node.text == "host") value = ShardingGroup::host();
+  else if (!read_whole(node, ranks).empty()) return is_not(node, "a word that is allowed, or an integer");
+  else if (ranks < 1 || ranks > ShardingGroup::most) return shown(node) + " is out of range";
+  else value = ranks;
+  return "";
+}
+
 std::string read_scalar(const Node& node, std::string& value) {
   if (node.kind != Node::Kind::scalar) return is_not(node, "a text");
   value = node.text;

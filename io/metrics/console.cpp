@@ -64,7 +64,10 @@ std::string time_text(double seconds) {
 
 std::string to_line(const ConsoleRow& row) {
   std::string line = fmt::format("step {}/{} | loss {}", row.step, row.steps, fixed(row.loss, 4));
-  if (row.eval_loss) line += fmt::format(" | eval {}", fixed(*row.eval_loss, 4));
+  std::string sets;
+  for (const auto& [name, loss] : row.eval_sets)
+    sets += fmt::format("{}{} {}", sets.empty() ? "" : ", ", name, fixed(loss, 4));
+  if (row.eval_loss) line += " | eval " + (sets.empty() ? fixed(*row.eval_loss, 4) : sets);
   line += fmt::format(" | norm {} | lr {:.1e} | {}", norm_text(row.norm), row.lr, step_time(row.step_ms));
   if (row.mfu) line += fmt::format(" | {:.{}f}% MFU", *row.mfu * 100, *row.mfu < 0.1 ? 1 : 0);
   line += fmt::format(" | {} tok/s | {} | ETA {}", count_text(row.tokens_per_s), bytes_text(row.memory_bytes),

@@ -4,6 +4,8 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 namespace tessera {
 
@@ -19,11 +21,12 @@ struct ConsoleRow {
   std::int64_t memory_bytes = 0;
   double seconds_left = 0;
   bool skipped = false, spike = false;
+  std::vector<std::pair<std::string, float>> eval_sets = {};  ///< losses by name, shown in the place of eval_loss
 };
 
 /// "step 120/5000 | loss 3.2171 | norm 1.02 | lr 3.0e-04 | 123 ms | 512k tok/s | 61.3 GiB | ETA 10:02"; "| eval 3.3012"
-/// after the loss where evaluated, "| 41% MFU" after the time where known, "| skipped" or "| skipped: spike" at the
-/// end.
+/// after the loss where evaluated, of several sets "| eval held 3.3012, code 2.9100"; "| 41% MFU" after the time where
+/// known, "| skipped" or "| skipped: spike" at the end.
 std::string to_line(const ConsoleRow& row);
 
 /// A count with its unit: "1 step", "7 steps", "1,234 batches". `unit` is the singular.

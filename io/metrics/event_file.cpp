@@ -120,6 +120,20 @@ void EventFile::append(const MetricsRow& row) {
   write(event);
 }
 
+void EventFile::append(std::int64_t step, const std::vector<QuantizerLine>& lines) {
+  std::vector<QuantizerFigures> figures;
+  for (const QuantizerLine& line : lines) figures.push_back(figures_of(step, line));
+  std::string summary;
+  for (const char* role : quantizer_roles)
+    for (const QuantizerField& field : {quantizer_fields[0], quantizer_fields[1]})
+      if (const RoleFigures of_role = figures_of_role(figures, step, role, field.field); !of_role.matrix.empty())
+        put_scalar(summary, fmt::format("quantizer/{}/{}", role, field.key), static_cast<float>(of_role.median));
+  if (summary.empty()) return;
+  std::string event = event_at(step);
+  put(event, event_field::summary, std::string_view(summary));
+  write(event);
+}
+
 /// Writes a TFRecord: length, its CRC, the bytes, their CRC. One system call, so that a reader sees whole records.
 void EventFile::write(std::string_view event) {
   if (file_ < 0) return;

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "io/metrics/metrics_log.hpp"
+#include "io/metrics/quantization_log.hpp"
 
 namespace tessera {
 
@@ -22,6 +23,8 @@ class EventFile {
   /// Writes at once every column of to_json(row) but step and time as a scalar: numbers that are finite, and what is
   /// true or false as 1 or 0.
   void append(const MetricsRow& row);
+  /// Writes the medians over matrices and sides: quantizer/<role>/relative_error and underflow.
+  void append(std::int64_t step, const std::vector<QuantizerLine>& lines);
 
  private:
   void write(std::string_view event);

@@ -7,6 +7,8 @@
 #include <cmath>
 #include <cstring>
 #include <fstream>
+#include <numbers>
+#include <string_view>
 #include <nlohmann/json.hpp>
 
 namespace tessera {
@@ -21,12 +23,38 @@ std::string number(T value, Format... format) {
 }
 std::string measured(double value) { return number(value, std::chars_format::fixed, 3); }
 
+/// What comes before a set's name in its keys.
+constexpr std::string_view loss_of = "eval_loss/", bits_of = "bits_a_byte/";
+
+/// The evaluation sets that have keys in a row, in their order.
+std::vector<EvaluatedSet> sets_in(const nlohmann::ordered_json& json) {
+  const auto real = [](const nlohmann::ordered_json& value) {
+    return value.is_number() ? value.get<double>() : std::nan("");
+  };
+  std::vector<EvaluatedSet> sets;
+  for (const auto& [key, value] : json.items()) {
+    if (key.starts_with(loss_of))
+      sets.push_back({key.substr(loss_of.size()), static_cast<float>(real(value)), std::nullopt});
+    if (!sets.empty() && key == std::string(bits_of) + sets.back().name) sets.back().bits_a_byte = real(value);
+  }
+  return sets;
+}
+
 }  // namespace
+
+std::optional<double> bits_a_byte(float loss, std::int64_t tokens, std::int64_t bytes) {
+  if (bytes == 0) return std::nullopt;
+  return double{loss} * static_cast<double>(tokens) / std::numbers::ln2 / static_cast<double>(bytes);
+}
 
 std::string to_json(const MetricsRow& row) {
   const std::string blocked =
       row.save_blocked_ms ? fmt::format("\"save_blocked_ms\":{},", measured(*row.save_blocked_ms)) : "";
-  const std::string evaluation = row.eval_loss ? fmt::format("\"eval_loss\":{},", number(*row.eval_loss)) : "";
+  std::string evaluation = row.eval_loss ? fmt::format("\"eval_loss\":{},", number(*row.eval_loss)) : "";
+  for (const EvaluatedSet& set : row.eval_sets) {
+    evaluation += fmt::format("\"{}{}\":{},", loss_of, set.name, number(set.loss));
+    if (set.bits_a_byte) evaluation += fmt::format("\"{}{}\":{},", bits_of, set.name, number(*set.bits_a_byte));
+  }
   const std::string targets = row.targets ? fmt::format("\"targets\":{},", *row.targets) : "";
   const std::string experts = row.expert_rows ? fmt::format("\"expert_rows\":{},", measured(*row.expert_rows)) : "";
   const std::string routing = row.max_vio ? fmt::format("\"max_vio\":{},\"max_vio_most\":{},", number(*row.max_vio),
@@ -48,8 +76,8 @@ std::vector<MetricsRow> read_metrics(const std::filesystem::path& path) {
   if (!file) throw Error(Exit::environment, fmt::format("{}: cannot be read: {}", path.string(), std::strerror(errno)));
   std::vector<MetricsRow> rows;
   for (std::string line; std::getline(file, line);) {
-    const auto json = nlohmann::json::parse(line, nullptr, false);
-    const auto value = [&](const char* key) { return json.contains(key) ? json[key] : nlohmann::json(); };
+    const auto json = nlohmann::ordered_json::parse(line, nullptr, false);
+    const auto value = [&](const char* key) { return json.contains(key) ? json[key] : nlohmann::ordered_json(); };
     if (!json.is_object() || !value("step").is_number_integer()) continue;
     const auto real = [&](const char* key) { return value(key).is_number() ? value(key).get<double>() : std::nan(""); };
     const auto single = [&](const char* key) { return static_cast<float>(real(key)); };
@@ -60,6 +88,7 @@ std::vector<MetricsRow> read_metrics(const std::filesystem::path& path) {
     row.step = integer("step");
     row.loss = single("loss");
     if (json.contains("eval_loss")) row.eval_loss = single("eval_loss");
+    row.eval_sets = sets_in(json);
     row.balance_loss = single("balance_loss");
     row.z_loss = single("z_loss");
     row.expert_load = single("expert_load");

@@ -11,11 +11,23 @@
 
 namespace tessera {
 
+/// An evaluation set of a name, in a step's row.
+struct EvaluatedSet {
+  std::string name;
+  float loss = 0;
+  std::optional<double> bits_a_byte;  ///< bits that predict a byte of the set's text; absent if its bytes are unknown
+};
+
+/// Bits that predict a byte of text, by the mean loss (nats) of `tokens` tokens that stand for `bytes` bytes; empty if
+/// these are unknown (0).
+std::optional<double> bits_a_byte(float loss, std::int64_t tokens, std::int64_t bytes);
+
 /// Metrics of one optimizer step. Losses are those of the forward before the step's update.
 struct MetricsRow {
   std::int64_t step = 0;  ///< from 1
   float loss = 0;
   std::optional<float> eval_loss;      ///< if evaluated after this step; else the key is absent
+  std::vector<EvaluatedSet> eval_sets;  ///< where sets have names: keys eval_loss/NAME and bits_a_byte/NAME
   float balance_loss = 0, z_loss = 0;  ///< means over MoE layers, without their coefficients; NaN without such layers
   float expert_load = std::numeric_limits<float>::quiet_NaN();  ///< tokens of the busiest expert / an even share, mean
                                                                 ///< over MoE layers and micro-batches; NaN without
@@ -38,6 +50,8 @@ struct MetricsRow {
   /// largest of the layers. The keys are absent where no routing is recorded.
   std::optional<double> max_vio, max_vio_most;
   std::vector<RoutingRow> routing;  ///< the step's rows of routing.jsonl; not in metrics.jsonl
+  /// Of the evaluation after it, the experts of slots, micro-batch by micro-batch and layer by layer; likewise.
+  std::vector<std::int32_t> probed;
   bool skipped = false;      ///< no update: a gradient was not finite, or its norm was a spike
   bool spike = false;        ///< its norm was a spike (optimizer.skip_spikes)
   std::int64_t restart = 0;  ///< number of times that the run has been resumed

@@ -31,6 +31,8 @@ std::optional<RoutingRow> row_of(const std::string& line) {
     if (json.contains("moved")) row.moved = json["moved"].get<double>();
     row.scores_entropy = json.value("scores_entropy", 0.0);
     if (json.contains("bias")) row.bias = json["bias"].get<std::vector<float>>();
+    if (json.contains("dropped")) row.dropped = json["dropped"].get<double>();
+    if (json.contains("differ")) row.differ = json["differ"].get<double>();
     const std::string choices = json.value("choices", "");
     std::from_chars(choices.data(), choices.data() + choices.size(), row.choices, 16);
     row.skipped = json.value("skipped", false);
@@ -38,6 +40,25 @@ std::optional<RoutingRow> row_of(const std::string& line) {
     return std::nullopt;
   }
   return row;
+}
+
+/// The same of a row of an evaluation.
+std::optional<KeptRow> kept_of(const std::string& line) {
+  const auto json = nlohmann::json::parse(line, nullptr, false);
+  if (!json.is_object() || !json.contains("kept") || !json["kept"].is_number()) return std::nullopt;
+  return KeptRow{json.value("step", std::int64_t{0}), json.value("layer", std::int64_t{0}), json["kept"].get<double>()};
+}
+
+/// The rows of a file's lines that `parse` makes any of.
+template <class Row, class F>
+std::vector<Row> read_rows(const std::filesystem::path& path, const F& parse) {
+  std::vector<Row> rows;
+  if (entry_at(path) == Entry::none) return rows;
+  std::ifstream file(path);
+  if (!file) throw Error(Exit::environment, fmt::format("{}: cannot be read: {}", path.string(), std::strerror(errno)));
+  for (std::string line; std::getline(file, line);)
+    if (auto row = parse(line)) rows.push_back(std::move(*row));
+  return rows;
 }
 
 /// Half the sum of the changes of shares; nothing if the experts are not as many.
@@ -74,24 +95,24 @@ double RoutingRow::entropy() const {
 std::int64_t RoutingRow::unused() const { return std::ranges::count(load, 0); }
 
 std::string to_json(const RoutingRow& row) {
-  const std::string moved = row.moved ? fmt::format("\"moved\":{},", *row.moved) : "";
+  const auto share = [](const char* name, const std::optional<double>& of) {
+    return of ? fmt::format("\"{}\":{},", name, *of) : "";
+  };
   const std::string bias = row.bias.empty() ? "" : fmt::format("\"bias\":[{}],", fmt::join(row.bias, ","));
   return fmt::format(
       "{{\"step\":{},\"layer\":{},\"load\":[{}],\"max_vio\":{},\"least\":{},\"entropy\":{},\"unused\":{},{}"
-      "\"scores_entropy\":{},{}\"choices\":\"{}\",\"skipped\":{}}}",
-      row.step, row.layer, fmt::join(row.load, ","), row.max_vio(), row.least(), row.entropy(), row.unused(), moved,
-      row.scores_entropy, bias, hex(row.choices), row.skipped);
+      "\"scores_entropy\":{},{}{}{}\"choices\":\"{}\",\"skipped\":{}}}",
+      row.step, row.layer, fmt::join(row.load, ","), row.max_vio(), row.least(), row.entropy(), row.unused(),
+      share("moved", row.moved), row.scores_entropy, share("dropped", row.dropped), share("differ", row.differ), bias,
+      hex(row.choices), row.skipped);
 }
 
-std::vector<RoutingRow> read_routing(const std::filesystem::path& path) {
-  std::vector<RoutingRow> rows;
-  if (entry_at(path) == Entry::none) return rows;
-  std::ifstream file(path);
-  if (!file) throw Error(Exit::environment, fmt::format("{}: cannot be read: {}", path.string(), std::strerror(errno)));
-  for (std::string line; std::getline(file, line);)
-    if (auto row = row_of(line)) rows.push_back(std::move(*row));
-  return rows;
+std::string to_json(const KeptRow& row) {
+  return fmt::format("{{\"step\":{},\"layer\":{},\"kept\":{}}}", row.step, row.layer, row.kept);
 }
+
+std::vector<RoutingRow> read_routing(const std::filesystem::path& path) { return read_rows<RoutingRow>(path, row_of); }
+std::vector<KeptRow> read_kept(const std::filesystem::path& path) { return read_rows<KeptRow>(path, kept_of); }
 
 RoutingLog::RoutingLog(const std::filesystem::path& path, std::int64_t step) : rows_(path, step) {
   for (RoutingRow& row : read_routing(path)) last_[row.layer] = std::move(row);
@@ -106,6 +127,13 @@ Problems RoutingLog::append(std::vector<RoutingRow> rows) {
     lines += to_json(row) + '\n';
     last_[row.layer] = row;
   }
+  return rows_.append(lines, rows.front().step);
+}
+
+Problems RoutingLog::append_kept(const std::vector<KeptRow>& rows) {
+  if (rows.empty()) return {};
+  std::string lines;
+  for (const KeptRow& row : rows) lines += to_json(row) + '\n';
   return rows_.append(lines, rows.front().step);
 }
 

@@ -12,6 +12,7 @@
 
 #include "io/metrics/console.hpp"
 #include "io/report/html_page.hpp"
+#include "io/report/quantization_section.hpp"
 #include "io/report/report_page.hpp"
 #include "io/report/svg_plot.hpp"
 
@@ -64,6 +65,27 @@ std::string shown(const std::optional<double>& value, int digits) {
   return value ? fmt::format("{:.{}f}", *value, digits) : "-";
 }
 
+/// The names of all runs' evaluation sets, each once.
+std::vector<std::string> set_names(const std::vector<ComparedRun>& runs) {
+  std::vector<std::string> names;
+  for (const ComparedRun& run : runs)
+    for (const SetOutcome& set : outcome_of(run.rows).sets)
+      if (std::ranges::find(names, set.name) == names.end()) names.push_back(set.name);
+  return names;
+}
+
+/// The cells of a run's evaluation sets, by name: last and lowest loss, with its step.
+std::vector<std::string> set_cells(const Outcome& outcome, const std::vector<std::string>& names) {
+  std::vector<std::string> cells;
+  for (const std::string& name : names) {
+    const auto set = std::ranges::find(outcome.sets, name, &SetOutcome::name);
+    const bool there = set != outcome.sets.end();
+    cells.push_back(there ? fmt::format("{:.4f}", set->loss) : "-");
+    cells.push_back(there && set->best ? fmt::format("{:.4f} at {}", *set->best, set->best_step) : "-");
+  }
+  return cells;
+}
+
 /// A table's cells: a row of heads, then a row for each run.
 using Table = std::vector<std::vector<std::string>>;
 
@@ -74,16 +96,19 @@ Table table_of(const std::vector<ComparedRun>& runs) {
     row.insert(row.end(), cells.begin(), cells.end());
   };
   add(table.front(), keys);
-  add(table.front(), {"steps", "loss (last 5%)", "eval loss", "best eval", "tokens", "tok/s", "MFU", "expert load",
-                      "time", "skipped"});
+  const std::vector<std::string> sets = set_names(runs);
+  add(table.front(), {"steps", "loss (last 5%)", "eval loss", "best eval"});
+  for (const std::string& name : sets) add(table.front(), {"eval " + name, "best " + name});
+  add(table.front(), {"tokens", "tok/s", "MFU", "expert load", "time", "skipped"});
   for (const ComparedRun& run : runs) {
     const Outcome outcome = outcome_of(run.rows);
     std::vector<std::string>& row = table.emplace_back();
     row = {run.name};
     for (const std::string& key : keys) row.push_back(shown_setting(setting(run, key)));
     const std::string best = outcome.best ? fmt::format("{:.4f} at {}", *outcome.best, outcome.best_step) : "-";
-    add(row, {fmt::format("{}", outcome.step), shown(outcome.loss, 4), shown(outcome.eval_loss, 4), best,
-              count_text(static_cast<double>(outcome.tokens)), count_text(outcome.tokens_per_s),
+    add(row, {fmt::format("{}", outcome.step), shown(outcome.loss, 4), shown(outcome.eval_loss, 4), best});
+    add(row, set_cells(outcome, sets));
+    add(row, {count_text(static_cast<double>(outcome.tokens)), count_text(outcome.tokens_per_s),
               outcome.mfu ? fmt::format("{:.1f}%", 100 * *outcome.mfu) : "-", shown(outcome.expert_load, 2),
               time_text(outcome.seconds), fmt::format("{}", outcome.skipped)});
   }
@@ -117,6 +142,22 @@ std::string difference_plot(const std::vector<ComparedRun>& runs, const char* ti
   });
 }
 
+/// Statistics of the quantizers of each run and role; empty if the runs have no step in common.
+std::string quantization_text(const std::vector<ComparedRun>& runs) {
+  const auto step = common_step(runs);
+  if (!step) return "";
+  std::string text = fmt::format("quantizers in step {} (median over matrices; worst)\n", *step);
+  for (const ComparedRun& run : runs)
+    for (const char* role : quantizer_roles) {
+      std::string line;
+      for (const QuantizerField& field : quantizer_fields)
+        if (const RoleFigures of = figures_of_role(run.quantization, *step, role, field.field); !of.matrix.empty())
+          line += fmt::format("  {} {:.3g}; {:.3g} {}", field.text, of.median, of.worst, of.matrix);
+      if (!line.empty()) text += fmt::format("{} {}:{}\n", run.name, role, line);
+    }
+  return text;
+}
+
 /// Names of the runs, without those slashes at their ends that a shell completes.
 std::string names_of(const std::vector<ComparedRun>& runs) {
   std::set<std::string> names;
@@ -129,6 +170,16 @@ std::string names_of(const std::vector<ComparedRun>& runs) {
 
 }  // namespace
 
+std::optional<std::int64_t> common_step(const std::vector<ComparedRun>& runs) {
+  std::vector<const std::vector<QuantizerFigures>*> lines;
+  for (const ComparedRun& run : runs) lines.push_back(&run.quantization);
+  return last_common_step(lines);
+}
+
+std::string page_of_runs(const std::vector<ComparedRun>& runs) {
+  return names_begin + escaped(names_of(runs)) + names_end;
+}
+
 std::string runs_on(const std::string& page) {
   const auto begin = page.find(names_begin);
   if (begin == std::string::npos) return "";
@@ -136,11 +187,26 @@ std::string runs_on(const std::string& page) {
   return page.substr(first, page.find(names_end, first) - first);
 }
 
+namespace {
+
+void add_set(std::vector<SetOutcome>& sets, const EvaluatedSet& evaluated, std::int64_t step) {
+  auto set = std::ranges::find(sets, evaluated.name, &SetOutcome::name);
+  if (set == sets.end()) set = sets.insert(sets.end(), SetOutcome{evaluated.name, 0, {}, {}, 0});
+  set->loss = evaluated.loss;
+  set->bits_a_byte = evaluated.bits_a_byte;
+  if (!std::isfinite(evaluated.loss) || (set->best && evaluated.loss >= *set->best)) return;
+  set->best = evaluated.loss;
+  set->best_step = step;
+}
+
+}  // namespace
+
 Outcome outcome_of(const std::vector<MetricsRow>& rows) {
   Outcome outcome;
   for (const MetricsRow& row : rows) {
     outcome.skipped += row.skipped;
     if (std::isfinite(row.step_ms)) outcome.seconds += row.step_ms / 1e3;
+    for (const EvaluatedSet& set : row.eval_sets) add_set(outcome.sets, set, row.step);
     if (!row.eval_loss) continue;
     outcome.eval_loss = *row.eval_loss;
     if (!std::isfinite(*row.eval_loss) || (outcome.best && *row.eval_loss >= *outcome.best)) continue;
@@ -182,7 +248,7 @@ std::string comparison_text(const std::vector<ComparedRun>& runs) {
       line += c == 0 ? fmt::format("{:<{}}", row[c], widths[c]) : fmt::format("  {:>{}}", row[c], widths[c]);
     text += line + "\n";
   }
-  return text;
+  return text + quantization_text(runs);
 }
 
 std::string comparison_page(const std::vector<ComparedRun>& runs) {
@@ -193,7 +259,7 @@ std::string comparison_page(const std::vector<ComparedRun>& runs) {
         ".s{0} {{ stroke: hsl({1} 65% 48%); stroke-width: {2:.1f}; }} .c{0} {{ color: hsl({1} 65% 48%); }}\n", i,
         360 * i / runs.size(), 1.5 + 3.0 * static_cast<double>(runs.size() - 1 - i) / static_cast<double>(runs.size()));
   std::string page = html_head(counted(std::ssize(runs), "run"), colours);
-  page += names_begin + escaped(names_of(runs)) + names_end + "<table>\n";
+  page += page_of_runs(runs) + "<table>\n";
   const Table table = table_of(runs);
   for (std::size_t r = 0; r < table.size(); ++r) {
     page += "<tr>";
@@ -204,13 +270,19 @@ std::string comparison_page(const std::vector<ComparedRun>& runs) {
     }
     page += "</tr>\n";
   }
-  page += "</table></div>\n<div class=\"plots\">\n";
+  page += "</table></div>\n";
+  if (const std::string text = quantization_text(runs); !text.empty())
+    page += fmt::format("<pre>{}</pre>\n", escaped(text));
+  page += "<div class=\"plots\">\n";
   const auto loss = [](const MetricsRow& row) -> std::optional<double> { return row.loss; };
   const auto evaluation = [](const MetricsRow& row) -> std::optional<double> { return row.eval_loss; };
   page += plot(runs, "Loss", "nats a token", Scale::linear, loss);
   page += difference_plot(runs, "Loss less the first run's", loss);
   page += plot(runs, "Evaluation loss", "nats a token", Scale::linear, evaluation);
   page += difference_plot(runs, "Evaluation loss less the first run's", evaluation);
+  for (const std::string& name : set_names(runs))
+    page += plot(runs, ("Evaluation loss of " + name).c_str(), "nats a token", Scale::linear,
+                 [&](const MetricsRow& row) { return loss_of(row, name); });
   page += plot(runs, "Throughput", "tokens/s", Scale::linear, [](const MetricsRow& row) { return row.tokens_per_s; });
   page +=
       plot(runs, "Gradient norm", "before clipping", Scale::log, [](const MetricsRow& row) { return row.grad_norm; });

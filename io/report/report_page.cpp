@@ -8,19 +8,25 @@
 
 #include "io/metrics/console.hpp"
 #include "io/report/html_page.hpp"
+#include "io/report/quantization_section.hpp"
 #include "io/report/routing_plots.hpp"
 
 namespace tessera {
 
 Series series_of(const std::vector<MetricsRow>& rows, const std::string& name,
                  const std::function<std::optional<double>(const MetricsRow&)>& value) {
-  Series series{name, {}, {}};
+  Series series{name, {}, {}, {}, {}};
   for (const MetricsRow& row : rows)
     if (const auto y = value(row)) {
       series.steps.push_back(static_cast<double>(row.step));
       series.values.push_back(*y);
     }
   return series;
+}
+
+std::optional<double> loss_of(const MetricsRow& row, const std::string& set) {
+  const auto found = std::ranges::find(row.eval_sets, set, &EvaluatedSet::name);
+  return found == row.eval_sets.end() ? std::nullopt : std::optional<double>(found->loss);
 }
 
 std::optional<Span> span_of(const std::vector<const std::vector<MetricsRow>*>& runs) {
@@ -127,6 +133,27 @@ std::string starts_table(const RunReport& report) {
   return table + "</table>\n";
 }
 
+/// A plot with a line for each evaluation set that has a name; empty without any.
+std::string sets_plot(const std::vector<MetricsRow>& rows, const Marks& marks, const std::optional<Span>& span) {
+  std::vector<Series> sets;
+  for (const MetricsRow& row : rows)
+    for (const EvaluatedSet& set : row.eval_sets)
+      if (std::ranges::find(sets, set.name, &Series::name) == sets.end()) sets.push_back({set.name, {}, {}});
+  for (Series& set : sets)
+    set = series_of(rows, set.name, [&](const MetricsRow& row) { return loss_of(row, set.name); });
+  return sets.empty() ? "" : line_plot("Evaluation sets", "nats a token", sets, Scale::linear, marks, span);
+}
+
+/// Colours of further lines than the page's style has.
+std::string further_colours(const std::vector<MetricsRow>& rows) {
+  std::size_t lines = 0;
+  for (const MetricsRow& row : rows) lines = std::max(lines, row.eval_sets.size());
+  std::string rules;
+  for (std::size_t i = 3; i < lines; ++i)
+    rules += fmt::format(".s{} {{ stroke: hsl({} 65% 48%); }}\n", i, 360 * i / lines);
+  return rules;
+}
+
 std::string plots(const RunReport& report) {
   const std::vector<MetricsRow>& rows = report.rows;
   const Marks marks = marks_of(report);
@@ -138,7 +165,7 @@ std::string plots(const RunReport& report) {
   const auto plot = [&](const char* title, const char* unit, Scale scale, const auto& value) {
     return line_plot(title, unit, {series_of(rows, title, value)}, scale, marks, span);
   };
-  return line_plot("Loss", "nats a token", losses, Scale::linear, marks, span) +
+  return line_plot("Loss", "nats a token", losses, Scale::linear, marks, span) + sets_plot(rows, marks, span) +
          plot("Gradient norm", "before clipping", Scale::log, [](const MetricsRow& row) { return row.grad_norm; }) +
          plot("Throughput", "tokens/s", Scale::linear, [](const MetricsRow& row) { return row.tokens_per_s; }) +
          plot("Expert load", "busiest expert over an even share", Scale::linear,
@@ -147,20 +174,22 @@ std::string plots(const RunReport& report) {
               [](const MetricsRow& row) { return row.balance_loss; }) +
          plot("Router z loss", "mean of layers, without its coefficient", Scale::linear,
               [](const MetricsRow& row) { return row.z_loss; }) +
-         plot("Learning rate", "", Scale::linear, [](const MetricsRow& row) { return row.lr; });
+         plot("Learning rate", "", Scale::linear, [](const MetricsRow& row) { return row.lr; }) +
+         quantization_plots(report.quantization, span);
 }
 
 }  // namespace
 
 std::string to_html(const RunReport& report) {
   const std::string title = report.directory.empty() ? report.name : report.name + ": " + report.directory;
-  std::string page = html_head(title) + "<dl>\n";
+  std::string page = html_head(title, further_colours(report.rows)) + "<dl>\n";
   for (const auto& [what, value] : report.facts)
     page += fmt::format("<dt>{}</dt><dd>{}</dd>\n", escaped(what), escaped(value));
   page += "</dl>\n" + starts_table(report) + key_of(marks_of(report), report) + "<div class=\"plots\">\n";
   const std::string whose = report.starts.empty() ? "" : fmt::format(", start {}", report.starts.back().restart + 1);
-  page += plots(report) + routing_plots(report.routing, marks_of(report), span_of({&report.rows}));
+  page += plots(report) + routing_plots(report.routing, report.kept_choices, marks_of(report), span_of({&report.rows}));
   page += bar_plot("Time by region" + whose, "s, " + report.regions_of, report.regions) + "</div>\n";
+  page += quantization_table(report.quantization);
   if (!report.deck.empty())
     page += fmt::format("<details><summary>Deck</summary><pre>{}</pre></details>\n", escaped(report.deck));
   return page + "</html>\n";

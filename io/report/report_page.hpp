@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "io/metrics/metrics_log.hpp"
+#include "io/metrics/quantization_log.hpp"
 #include "io/metrics/run_record.hpp"
 #include "io/report/svg_plot.hpp"
 
@@ -23,6 +24,8 @@ struct RunReport {
   std::string regions_of;             ///< whose time `regions` is: "of this start", "a step on the device, ..."
   std::vector<Bar> regions;           ///< time by region of the last start; empty while it runs
   std::string deck;                   ///< the resolved deck
+  std::vector<QuantizerFigures> quantization = {};  ///< statistics of quantizers
+  std::vector<KeptRow> kept_choices = {};  ///< of `routing`, by evaluation
 };
 
 /// report.html: a self-contained page without scripts, fonts or pictures from elsewhere. Shows the starts first. Loss,
@@ -32,6 +35,9 @@ std::string to_html(const RunReport& report);
 
 /// The steps of some runs' rows, for plots that begin and end alike; empty without rows.
 std::optional<Span> span_of(const std::vector<const std::vector<MetricsRow>*>& runs);
+
+/// The loss of the evaluation set of a name, if the row has it.
+std::optional<double> loss_of(const MetricsRow& row, const std::string& set);
 
 /// The series of a value over the steps, from the rows that have one.
 Series series_of(const std::vector<MetricsRow>& rows, const std::string& name,

@@ -66,9 +66,28 @@ Series over_steps(const std::vector<RoutingRow>& rows, const std::string& name, 
   return series;
 }
 
+/// What evaluations keep of the choices of those before: the mean of the layers, and the least.
+std::string kept_plot(const std::vector<KeptRow>& rows, const Marks& marks, const std::optional<Span>& span) {
+  if (rows.empty()) return "";
+  Series mean{"mean", {}, {}}, least{"least", {}, {}};
+  for (auto begin = rows.begin(); begin != rows.end();) {
+    const auto end = std::find_if(begin, rows.end(), [&](const KeptRow& row) { return row.step != begin->step; });
+    double sum = 0;
+    for (auto row = begin; row != end; ++row) sum += row->kept;
+    for (Series* series : {&mean, &least}) series->steps.push_back(static_cast<double>(begin->step));
+    mean.values.push_back(sum / static_cast<double>(end - begin));
+    least.values.push_back(std::min_element(begin, end, [](const KeptRow& a, const KeptRow& b) {
+                             return a.kept < b.kept;
+                           })->kept);
+    begin = end;
+  }
+  return line_plot("Choices kept", "since the evaluation before", {mean, least}, Scale::linear, marks, span);
+}
+
 }  // namespace
 
-std::string routing_plots(const std::vector<RoutingRow>& rows, const Marks& marks, const std::optional<Span>& span) {
+std::string routing_plots(const std::vector<RoutingRow>& rows, const std::vector<KeptRow>& kept, const Marks& marks,
+                          const std::optional<Span>& span) {
   if (rows.empty()) return "";
   using Rows = std::vector<RoutingRow>;
   const auto largest = [](const Rows& of) { return std::ranges::max(of, {}, &RoutingRow::max_vio).max_vio(); };
@@ -80,7 +99,8 @@ std::string routing_plots(const std::vector<RoutingRow>& rows, const Marks& mark
   std::string page = heat_map(loads_of_last_step(rows)) + heat_map(busiest_by_step(rows)) +
                      line_plot("Unevenness", "busiest share less 1",
                                {over_steps(rows, "largest", largest), over_steps(rows, "mean", mean)}, Scale::linear,
-                               marks, span);
+                               marks, span) +
+                     kept_plot(kept, marks, span);
   if (rows.back().bias.empty()) return page;
   const auto low = [](const Rows& of) {
     double least = 0;

@@ -112,6 +112,27 @@ std::string path_of(const Series& line, const Axis& x, const Axis& y) {
   return path;
 }
 
+/// The area of a series' band; empty without one.
+std::string band_of(const Series& line, const Axis& x, const Axis& y) {
+  std::string path, back;
+  for (std::size_t i = 0; i < line.above.size(); ++i) {
+    if (!y.shows(line.above[i]) || !y.shows(line.below[i])) continue;
+    const double at = x.position(line.steps[i]);
+    path += fmt::format("{}{:.1f} {:.1f}", path.empty() ? "M" : "L", at, y.position(line.above[i]));
+    back = fmt::format("L{:.1f} {:.1f}", at, y.position(line.below[i])) + back;
+  }
+  return path.empty() ? "" : path + back + "Z";
+}
+
+/// The series, and those of the edges of their bands.
+std::vector<Series> with_edges(const std::vector<Series>& series) {
+  std::vector<Series> all = series;
+  for (const Series& line : series)
+    for (const std::vector<double>& edge : {line.below, line.above})
+      if (!edge.empty()) all.push_back({line.name, line.steps, edge, {}, {}});
+  return all;
+}
+
 double gap_of(const std::vector<double>& ticks) { return ticks.size() > 1 ? ticks[1] - ticks[0] : 0; }
 
 /// A tick's text at the foot: centred, but whole where the page ends.
@@ -189,7 +210,7 @@ std::vector<double> round_ticks(double low, double high, int most) {
 std::string line_plot(const std::string& title, const std::string& unit, const std::vector<Series>& series, Scale scale,
                       const Marks& marks, const std::optional<Span>& span) {
   const auto x = axis_over(series, &Series::steps, Scale::linear, left, plot_width, span);
-  const auto y = axis_over(series, &Series::values, scale, top + plot_height, -plot_height);
+  const auto y = axis_over(with_edges(series), &Series::values, scale, top + plot_height, -plot_height);
   if (!x || !y) return "";
   const char* const gap = unit.empty() ? "" : ", ";
   const std::string units = unit + (scale == Scale::log ? gap + std::string("log scale") : "");
@@ -197,6 +218,9 @@ std::string line_plot(const std::string& title, const std::string& unit, const s
   svg += grid(*x, *y) + marks_at(marks.restarts, "restart", plot_height, *x);
   svg += marks_at(marks.removed, "removed", 8, *x) + marks_at(marks.saves, "save", 8, *x);
   svg += legend(title + units, series);
+  for (std::size_t i = 0; i < series.size(); ++i)
+    if (const std::string band = band_of(series[i], *x, *y); !band.empty())
+      svg += fmt::format("<path class=\"band b{}\" d=\"{}\"/>\n", i, band);
   for (std::size_t i = 0; i < series.size(); ++i)
     svg += fmt::format("<path class=\"s{}\" d=\"{}\"><title>{}</title></path>\n", i, path_of(series[i], *x, *y),
                        escaped(series[i].name));

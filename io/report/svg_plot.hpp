@@ -10,6 +10,7 @@ namespace tessera {
 struct Series {
   std::string name;
   std::vector<double> steps, values;  ///< steps ascending, as many as values
+  std::vector<double> below = {}, above = {};  ///< a band round the values, one a value; empty: none
 };
 
 enum class Scale { linear, log };
@@ -25,10 +26,10 @@ struct Span {
 };
 
 /// An inline SVG of values over steps with labelled axes, each series in its own colour (classes s0, s1, ... of the
-/// page's style). Several series are named in a legend if there is room. A series of more points than the plot has
-/// pixel columns keeps the least and greatest value of each column. Restarts are dashed vertical lines, saves short
-/// lines at the foot. Without `span` the axis has the steps of the series. Empty if no value is finite (on a log scale:
-/// positive). Pure.
+/// page's style, and b0, b1, ... of bands). Several series are named in a legend if there is room. A series of more
+/// points than the plot has pixel columns keeps the least and greatest value of each column. Restarts are dashed
+/// vertical lines, saves short lines at the foot. Without `span` the axis has the steps of the series. Empty if no
+/// value is finite (on a log scale: positive). Pure.
 std::string line_plot(const std::string& title, const std::string& unit, const std::vector<Series>& series,
                       Scale scale = Scale::linear, const Marks& marks = {}, const std::optional<Span>& span = {});
 

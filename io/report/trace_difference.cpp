@@ -59,7 +59,10 @@ std::optional<TraceDifference> tensors(const Json& a, const Json& b, const char*
 
 /// The first difference of one step.
 std::optional<TraceDifference> difference_of(const Json& a, const Json& b) {
-  for (const char* key : {"chain", "loss", "logits"})
+  if (auto found = scalar(a, b, "chain")) return found;
+  if (a.contains("choices") && b.contains("choices"))
+    if (auto found = tensors(a, b, "choices", "choices")) return found;
+  for (const char* key : {"loss", "logits"})
     if (auto found = scalar(a, b, key)) return found;
   if (auto found = tensors(a, b, "gradients", "gradient")) return found;
   if (auto found = scalar(a, b, "norm")) return found;
@@ -88,8 +91,8 @@ TraceComparison compare_traces(const std::filesystem::path& a, const std::filesy
 
 std::string difference_text(const TraceComparison& comparison) {
   if (!comparison.difference)
-    return fmt::format("equal in steps {} to {}: losses, logits, gradients, norms and masters", comparison.first,
-                       comparison.last);
+    return fmt::format("equal in steps {} to {}: choices of experts, losses, logits, gradients, norms and masters",
+                       comparison.first, comparison.last);
   const TraceDifference& first = *comparison.difference;
   if (first.stage == "chain")
     return fmt::format("differ before step {}, where the traces begin: their chains are {} and {}", first.step, first.a,

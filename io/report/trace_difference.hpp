@@ -9,8 +9,9 @@ namespace tessera {
 /// The first thing in which two traces (debug.trace) differ, in the order in which a step makes it.
 struct TraceDifference {
   std::int64_t step = 0;
-  std::string stage;   ///< "loss", "logits", "gradient", "norm", "master", or "chain": of a step before the first row
-  std::string tensor;  ///< canonical name; empty where the stage has none
+  /// "choices" (of experts), "loss", "logits", "gradient", "norm", "master"; "chain": of a step before the first row.
+  std::string stage;
+  std::string tensor;  ///< canonical name, of choices the layer's; empty where the stage has none
   std::string a, b;    ///< the values
 };
 

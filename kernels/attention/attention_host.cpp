@@ -47,7 +47,7 @@ struct Places {
         positions(documents ? documents.as<std::int32_t>() : nullptr) {}
   // First key that a query of a sequence sees.
   std::int64_t first_key(std::int64_t sequence, std::int64_t row) const {
-    if (positions == nullptr) return 0;
+    if (positions == nullptr) return 0;  // mutation: attention_crosses_documents
     return std::max<std::int64_t>(0, row - positions[sequence * length + row]);
   }
   Block in(std::int64_t sequence, Block block) const {

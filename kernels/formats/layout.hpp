@@ -24,10 +24,12 @@ TESSERA_FN constexpr Order order_of(Side side) {
   return side == Side::rowwise ? Order::as_source : F::columnwise_order;
 }
 
-/// Whether a matrix has a copy of this side: its blocks are whole, or the format is ragged.
+/// Whether a matrix has a copy of this side: its lines are whole bytes, and its blocks are whole or the format is
+/// ragged.
 template <Format F>
 constexpr bool takes(Side side, Matrix m) {
   const Block b = block_of<F>(side);
+  if (in_order(order_of<F>(side), m).columns * F::Element::bits % 8 != 0) return false;  // mutation: half_a_byte
   return F::ragged || (m.rows % b.rows == 0 && m.columns % b.columns == 0);
 }
 

@@ -82,6 +82,14 @@ struct Minifloat {
 using E4M3 = Minifloat<4, 3, 0x7E, 0x7F>;  ///< max 448, no infinity
 using E5M2 = Minifloat<5, 2, 0x7B, 0x7F>;  ///< max 57344
 
+/// A float of six bits, without infinity and NaN. A byte holds one code, in its low bits.
+template <int exponent_bits, int mantissa_bits>
+struct SixBits : Minifloat<exponent_bits, mantissa_bits, 0x1F, 0x1F> {
+  static constexpr int bits = 8;  ///< as stored
+};
+using E3M2 = SixBits<3, 2>;  ///< max 28
+using E2M3 = SixBits<2, 3>;  ///< max 7.5
+
 /// E2M1: 0, .5, 1, 1.5, 2, 3, 4, 6, with sign; no infinity, no NaN.
 struct E2M1 : Minifloat<2, 1, 7, 7> {
   /// Minifloat::encode by one addition. 2^22 times the binade of x (at least that of 1) has a unit in the last place

@@ -7,8 +7,7 @@
 #include "kernels/formats/fp8_tensor.hpp"
 #include "kernels/formats/id.hpp"
 #include "kernels/formats/layout.hpp"
-#include "kernels/formats/mxfp8.hpp"
-#include "kernels/formats/mxfp8_2d.hpp"
+#include "kernels/formats/mx.hpp"
 #include "kernels/formats/nvfp4.hpp"
 
 namespace tessera {
@@ -20,8 +19,9 @@ struct FormatList {
 };
 
 /// The only list of formats. To add one, include its header above and add it here.
-using Registry = FormatList<Bf16, Fp8Block, Fp8BlockOneD, Mxfp8, Mxfp8Tiles, Nvfp4, Nvfp4OneD, Fp8Tensor,
-                            Fp8TensorE5m2>;
+using Registry =
+    FormatList<Bf16, Fp8Block, Fp8BlockOneD, Mxfp8, Mxfp8Tiles, Nvfp4, Nvfp4OneD, Fp8Tensor, Fp8TensorE5m2, Mxfp8E5m2,
+               Mxfp6E3m2, Mxfp6E3m2Tiles, Mxfp6E2m3, Mxfp6E2m3Tiles, Mxfp4, Mxfp4Tiles>;
 
 }  // namespace formats
 

@@ -20,6 +20,7 @@ void row_losses(Stream& stream, const Tensor& losses, const Tensor& dlogits, con
   launch_rows(stream, "cross_entropy", logits.rows(), KOKKOS_LAMBDA(const Row& row, std::int64_t m) {
     const T* const z = in + m * padded;
     if (target[m] == no_target) {
+      // mutation: gradients_of_no_target
       if (out != nullptr) row.each(padded, [=](std::int64_t j) { out[m * padded + j] = T(A(0)); });
       row.once([=] { loss[m] = A(0); });
       return;

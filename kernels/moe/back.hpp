@@ -34,7 +34,8 @@ TESSERA_FN inline A sigmoid(A x) {
   return A(1) / (A(1) + exp_of(-x));
 }
 
-/// The slot of a token whose row follows row `last`. Rows are sorted by expert, so this walks through experts upwards.
+/// The slot of a token whose row follows row `last`; -1: none does, since dropped slots have no row. Rows are sorted by
+/// expert, so this walks through experts upwards.
 TESSERA_FN inline std::int64_t slot_after(std::int32_t last, const std::int32_t* rows, std::int64_t k) {
   std::int64_t next = -1;
   for (std::int64_t j = 0; j < k; ++j)

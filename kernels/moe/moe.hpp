@@ -9,6 +9,8 @@ struct RouterShape {
   bool renormalize = true;
   std::int64_t row_multiple = 1;  ///< each expert's rows begin at a multiple of this
   ScoreRule rule = {};
+  /// Slots of each sequence that an expert takes, those of its first tokens; the others are dropped. 0: all.
+  std::int64_t capacity = 0;
   std::int64_t tokens() const { return sequences * length; }
   std::int64_t slots() const { return tokens() * top_k; }
   /// Number of rows S that suffices for all slots with any routing.
@@ -23,11 +25,19 @@ struct Routing {
   Tensor expert;         ///< [M,k] i32, the k of highest score plus bias (ties: lower index), the highest first
   Tensor weight;         ///< [M,k] fp32 (fp64): their scores, renormalised if the shape says so, times the scale
   Tensor offsets;        ///< [E+1] i32: rows of expert e are [offsets[e], offsets[e+1]), gaps included
-  Tensor row_of_slot;    ///< [M,k] i32: row of slot (m, j)
+  Tensor row_of_slot;    ///< [M,k] i32: row of slot (m, j); -1: the slot was dropped
   Tensor token_of_row;   ///< [S] i32: token m of a row; -1: a gap, which belongs to no token
-  Tensor load;           ///< [sequences,E] i32: slots of each sequence by expert
+  Tensor load;           ///< [sequences,E] i32: slots of each sequence by expert, dropped ones too
   Tensor total;          ///< [M] fp32 (fp64): sum of a token's scores; of sigmoids only
   Tensor logits;         ///< [M,E] fp32 (fp64): the logits; of sigmoids with a z-loss only, which needs their softmax
+  bool drops = false;    ///< whether slots may be dropped, so that there are gaps even if S is M k
+};
+
+/// What decides a routing besides logits and bias. Empty tensors decide nothing.
+struct RouteGiven {
+  Tensor choices = {};  ///< [M,k] i32: the experts to take instead of those of highest score, each of a token once
+  /// [E] i32: slots of the one sequence before its M tokens, to which route() adds theirs; with a capacity alone.
+  Tensor taken = {};
 };
 
 /// Shape of the rows that arrive at one rank of an expert group, whose ranks hold equal shares of all experts.
@@ -56,10 +66,11 @@ struct DispatchStats {
 /// are kept. `bias` [E], of the logits' type (empty: zero), is added to the scores for the choice of experts alone.
 /// Rows of an expert are in ascending token order. offsets[e] are multiples of shape.row_multiple. A NaN logit makes
 /// its token's weights NaN (of sigmoids: its expert's) but still gives valid experts. Given equal logits, all back ends
-/// give equal bits. Space for sorting is from arena.temp(), released on return. Orders on `stream`. Local. Source of
-/// groups, sigmoids and bias: DeepSeek-V3 (Liu 2024).
+/// give equal bits. Space for sorting is from arena.temp(), released on return. With a capacity, which routing.drops
+/// must say, dropped slots have no row; weights are what they are without. Orders on `stream`. Local. Source of groups,
+/// sigmoids and bias: DeepSeek-V3 (Liu 2024).
 void route(Stream& stream, Arena& arena, const RouterShape& shape, const Routing& routing, const Tensor& logits,
-           const Tensor& bias = {});
+           const Tensor& bias = {}, const RouteGiven& given = {});
 
 /// Sums of the auxiliary losses over the micro-batch: *balance += sum over sequences of E sum_e f_e P_e. P_e is the
 /// mean over tokens of an expert's score divided by the token's sum of scores. Further *z += sum over tokens of
@@ -80,9 +91,11 @@ void add_busiest_expert(Stream& stream, const RouterShape& shape, const Routing&
 struct RoutingRecord {
   static constexpr double entropy_unit = 1.0 / (1 << 20);  ///< nats
 
-  static constexpr std::int64_t words(std::int64_t experts) { return experts + 2; }
+  static constexpr std::int64_t words(std::int64_t experts) { return experts + 4; }
   static constexpr std::int64_t entropy(std::int64_t experts) { return experts; }
   static constexpr std::int64_t choices(std::int64_t experts) { return experts + 1; }
+  static constexpr std::int64_t dropped(std::int64_t experts) { return experts + 2; }  ///< slots
+  static constexpr std::int64_t differ(std::int64_t experts) { return experts + 3; }   ///< slots
 };
 
 /// Adds a micro-batch's routing to `words`: each expert's slots, the entropy, and the digest of the chosen experts. The
@@ -91,6 +104,10 @@ struct RoutingRecord {
 /// scores, all back ends give equal integers. Orders on `stream`. Local.
 void record_routing(Stream& stream, const RouterShape& shape, const Routing& routing, const Tensor& words,
                     std::int64_t first_token);
+/// Adds to *differ (i64 on the device) the slots of given choices that scores and `bias` [E] (empty: zero) would not
+/// have chosen for their token. Orders on `stream`. Local.
+void count_differing(Stream& stream, const RouterShape& shape, const Routing& routing, const Tensor& bias,
+                     std::int64_t* differ);
 
 /// Permutes tokens into rows: x_rows [S,C] = x [M,C] gathered by token_of_row; zero in gaps. Any type.
 void permute_forward(Stream& stream, const Tensor& x_rows, const Tensor& x, const Routing& routing);

@@ -37,6 +37,7 @@ void sum_slots(Stream& stream, const char* name, const Tensor& y, const Tensor& 
     std::int32_t last = -1;
     for (std::int64_t step = 0; step < k; ++step) {
       const std::int64_t j = moe::slot_after(last, rows, k);
+      if (j < 0) break;  // the others were dropped
       last = rows[j];
       const T* const from = in + last * n;
       const A weight = weights != nullptr ? weights[m * k + j] : A(1);
@@ -68,6 +69,10 @@ void backward(Stream& stream, const Tensor& dy_rows, const Tensor& dweight, cons
   launch_rows(stream, "combine_backward", dy.rows(), KOKKOS_LAMBDA(const Row& row, std::int64_t m) {
     const T* const g = up + m * n;
     for (std::int64_t s = m * k; s < (m + 1) * k; ++s) {
+      if (row_of_slot[s] < 0) {
+        row.once([=] { dweights[s] = A(0); });  // mutation: dropped_slots_have_a_gradient
+        continue;
+      }
       T* const d = out + row_of_slot[s] * n;
       const T* const y = in + row_of_slot[s] * n;
       const A weight = weights[s];
@@ -79,8 +84,8 @@ void backward(Stream& stream, const Tensor& dy_rows, const Tensor& dweight, cons
   });
 }
 
-// Clears the rows for which `unused(row)` is true; there are none if there are as many rows as slots. In words, where
-// rows consist of them.
+// Clears the rows for which `unused(row)` is true; there are none if there are as many rows as slots and none of these
+// is dropped. In words, where rows consist of them.
 template <class Word, class F>
 void clear_rows(Stream& stream, const char* name, const Tensor& rows, const F& unused) {
   const std::int64_t words = rows.columns() * size_of(rows.type) / static_cast<std::int64_t>(sizeof(Word));
@@ -93,7 +98,7 @@ void clear_rows(Stream& stream, const char* name, const Tensor& rows, const F& u
 }
 template <class F>
 void clear_unused(Stream& stream, const char* name, const Tensor& rows, const Routing& routing, const F& unused) {
-  if (rows.rows() == routing.row_of_slot.elements()) return;
+  if (rows.rows() == routing.row_of_slot.elements() && !routing.drops) return;  // mutation: no_gaps_where_slots_drop
   const auto place = reinterpret_cast<std::uintptr_t>(rows.data);
   if ((place | static_cast<std::uintptr_t>(rows.columns() * size_of(rows.type))) % sizeof(std::uint64_t) == 0)
     clear_rows<std::uint64_t>(stream, name, rows, unused);

@@ -41,6 +41,7 @@ struct SumSlots {
     std::int32_t last = -1;
     for (std::int64_t step = 0; step < k; ++step) {
       const std::int64_t j = slot_after(last, rows, k);
+      if (j < 0) break;  // the others were dropped
       last = rows[j];
       const auto from = Pack<T>::at(in + last * columns + at);
       const float weight = weights != nullptr ? weights[m * k + j] : 1.0f;
@@ -67,6 +68,10 @@ struct CombineBackward {
   std::int64_t columns, k;
   __device__ void operator()(std::int64_t m, int lane) const {
     for (std::int64_t s = m * k; s < (m + 1) * k; ++s) {
+      if (row_of_slot[s] < 0) {
+        if (lane == 0) dweight[s] = 0;
+        continue;
+      }
       const std::int64_t row = row_of_slot[s] * columns;
       const float weight = weights[s];
       float along = 0;

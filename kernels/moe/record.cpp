@@ -16,6 +16,16 @@ void add_slots(Stream& stream, const RouterShape& shape, const Routing& routing,
   });
 }
 
+void add_dropped(Stream& stream, const RouterShape& shape, const Routing& routing, std::int64_t* sum) {
+  const std::int64_t slots = shape.length * shape.top_k;
+  const std::int32_t* const row_of_slot = routing.row_of_slot.as<std::int32_t>();
+  launch_rows(stream, "record_dropped", shape.sequences, KOKKOS_LAMBDA(const Row& row, std::int64_t b) {
+    const auto own = row.sum<std::int64_t>(
+        slots, [=](std::int64_t s) { return static_cast<std::int64_t>(row_of_slot[b * slots + s] < 0); });
+    row.once([&] { Kokkos::atomic_add(sum, own); });
+  });
+}
+
 // Terms are rounded one by one, so that their sum is exact whatever its order.
 template <class A>
 void add_entropies(Stream& stream, const RouterShape& shape, const Routing& routing, std::int64_t* sum) {
@@ -51,6 +61,7 @@ void record_routing(Stream& stream, const RouterShape& shape, const Routing& rou
     add_entropies<double>(stream, shape, routing, to + RoutingRecord::entropy(experts));
   else
     add_entropies<float>(stream, shape, routing, to + RoutingRecord::entropy(experts));
+  if (routing.drops) add_dropped(stream, shape, routing, to + RoutingRecord::dropped(experts));
   digest(stream, reinterpret_cast<std::uint64_t*>(to + RoutingRecord::choices(experts)), routing.expert,
          static_cast<std::uint64_t>(first_token * shape.top_k));  // mutation: choices_without_their_token
 }

@@ -107,6 +107,17 @@ KOKKOS_INLINE_FUNCTION Sums<A> sigmoids(A* s, const Z& z, std::int32_t experts) 
   return sums;
 }
 
+// The weights of a token's chosen experts.
+template <class A>
+KOKKOS_INLINE_FUNCTION void weigh(A* weights, const A* s, const std::int32_t* chosen, std::int64_t k, bool renormalize,
+                                  A scale) {
+  A total = 0;
+  for (std::int64_t j = 0; j < k; ++j) total += s[chosen[j]];
+  total += moe::least_sum<A>();
+  for (std::int64_t j = 0; j < k; ++j)
+    weights[j] = (renormalize ? s[chosen[j]] / total : s[chosen[j]]) * scale;
+}
+
 template <class A>
 void choose_experts(Stream& stream, const RouterShape& shape, const Routing& routing, const Tensor& logits,
                     const Tensor& bias) {
@@ -131,11 +142,48 @@ void choose_experts(Stream& stream, const RouterShape& shape, const Routing& rou
     std::int32_t* const chosen = expert + m * k;
     Candidates<A> candidates(s, biases, experts, rule);
     for (std::int64_t j = 0; j < k; ++j) chosen[j] = candidates.next();
-    A total = 0;
-    for (std::int64_t j = 0; j < k; ++j) total += s[chosen[j]];
-    total += moe::least_sum<A>();
-    for (std::int64_t j = 0; j < k; ++j)
-      weights[m * k + j] = (renormalize ? s[chosen[j]] / total : s[chosen[j]]) * scale;  // mutation: bias_weighs
+    weigh(weights + m * k, s, chosen, k, renormalize, scale);  // mutation: bias_weighs
+  });
+}
+
+// Takes the experts that are given instead of those that were chosen.
+template <class A>
+void take_given(Stream& stream, const RouterShape& shape, const Routing& routing, const Tensor& given) {
+  const std::int64_t k = shape.top_k, experts = shape.experts;
+  const bool renormalize = shape.renormalize;
+  const A scale = A(shape.rule.scale);
+  const A* const scores = routing.scores.as<A>();
+  A* const weights = routing.weight.as<A>();
+  std::int32_t* const expert = routing.expert.as<std::int32_t>();
+  const std::int32_t* const choices = given.as<std::int32_t>();
+  launch(stream, "route_given", shape.tokens(), KOKKOS_LAMBDA(std::int64_t m) {
+    std::int32_t* const chosen = expert + m * k;
+    for (std::int64_t j = 0; j < k; ++j) chosen[j] = choices[m * k + j];  // mutation: choices_of_its_own
+    weigh(weights + m * k, scores + m * experts, chosen, k, renormalize, scale);
+  });
+}
+
+template <class A>
+void count_differing(Stream& stream, const RouterShape& shape, const Routing& routing, const Tensor& bias,
+                     std::int64_t* differ) {
+  const std::int64_t k = shape.top_k;
+  const auto experts = static_cast<std::int32_t>(shape.experts);
+  const ScoreRule rule = shape.rule;
+  const A *const scores = routing.scores.as<A>(), *const biases = bias ? bias.as<A>() : nullptr;
+  const std::int32_t* const expert = routing.expert.as<std::int32_t>();
+  const auto of_token = KOKKOS_LAMBDA(std::int64_t m) {
+    Candidates<A> candidates(scores + m * experts, biases, experts, rule);
+    std::int64_t others = k;
+    for (std::int64_t i = 0; i < k; ++i) {
+      const std::int32_t own = candidates.next();
+      for (std::int64_t j = 0; j < k; ++j) others -= expert[m * k + j] == own ? 1 : 0;
+    }
+    return others;
+  };
+  const std::int64_t tokens = shape.tokens();
+  launch_rows(stream, "route_differ", 1, KOKKOS_LAMBDA(const Row& row, std::int64_t) {
+    const auto all = row.sum<std::int64_t>(tokens, of_token);
+    row.once([=] { *differ += all; });
   });
 }
 
@@ -176,6 +224,68 @@ void invert(Stream& stream, const RouterShape& shape, const Routing& routing, co
     row_of_slot[slot[row]] = static_cast<std::int32_t>(row);
     token_of_row[row] = static_cast<std::int32_t>(slot[row] / k);
   });
+}
+
+// Which slots an expert takes of each sequence, of those that are sorted by expert and so by token.
+struct Places {
+  const std::int32_t *load, *taken;  // [sequences,E]; [E] of the sequence before, or null
+  std::int64_t experts, capacity;
+
+  KOKKOS_FUNCTION std::int64_t room(std::int64_t e) const {
+    const std::int64_t left = capacity - (taken != nullptr ? taken[e] : 0);
+    return left > 0 ? left : 0;
+  }
+  // Of the first `sequences` sequences, the expert's slots, and those that it takes.
+  KOKKOS_FUNCTION std::int64_t slots(std::int64_t sequences, std::int64_t e) const {
+    std::int64_t sum = 0;
+    for (std::int64_t b = 0; b < sequences; ++b) sum += load[b * experts + e];
+    return sum;
+  }
+  KOKKOS_FUNCTION std::int64_t kept(std::int64_t sequences, std::int64_t e) const {
+    std::int64_t sum = 0;
+    for (std::int64_t b = 0; b < sequences; ++b)
+      sum += load[b * experts + e] < room(e) ? load[b * experts + e] : room(e);
+    return sum;
+  }
+};
+
+// invert_spread() for experts that take some of their slots: `begins` of all, `kept` of those.
+void invert_kept(Stream& stream, const RouterShape& shape, const Routing& routing, const Tensor& order,
+                 const Tensor& begins, const Places& places) {
+  const std::int64_t k = shape.top_k, of_sequence = shape.length * k;
+  const std::int32_t *const slot = order.as<std::int32_t>(), *const expert = routing.expert.as<std::int32_t>();
+  const std::int32_t *const first = begins.as<std::int32_t>(), *const offsets = routing.offsets.as<std::int32_t>();
+  std::int32_t *const row_of_slot = routing.row_of_slot.as<std::int32_t>();
+  std::int32_t *const token_of_row = routing.token_of_row.as<std::int32_t>();
+  launch(stream, "route_no_token", shape.rows(), KOKKOS_LAMBDA(std::int64_t row) { token_of_row[row] = -1; });
+  launch(stream, "route_invert", shape.slots(), KOKKOS_LAMBDA(std::int64_t i) {
+    const std::int32_t s = slot[i], e = expert[s];
+    const std::int64_t b = s / of_sequence, place = i - first[e] - places.slots(b, e);  // in its sequence
+    const bool kept = place < places.room(e);  // mutation: an_expert_takes_one_more
+    const auto row = static_cast<std::int32_t>(kept ? offsets[e] + places.kept(b, e) + place : -1);
+    row_of_slot[s] = row;
+    if (kept) token_of_row[row] = static_cast<std::int32_t>(s / k);
+  });
+}
+
+// Gives rows to the slots that experts take; `taken` then counts the tokens too.
+void place_kept(Stream& stream, Arena& arena, const RouterShape& shape, const Routing& routing, const Tensor& order,
+                const Tensor& begins, const Tensor& taken) {
+  const std::int64_t experts = shape.experts, sequences = shape.sequences;
+  std::int32_t* const before = taken ? taken.as<std::int32_t>() : nullptr;
+  const std::int32_t* const load = routing.load.as<std::int32_t>();
+  const Places places{load, before, experts, shape.capacity};
+  const Tensor compact = arena.temp(DType::i32, routing.offsets.shape);
+  std::int32_t* const kept = compact.as<std::int32_t>();
+  launch(stream, "route_kept", experts + 1, KOKKOS_LAMBDA(std::int64_t e) {
+    std::int64_t begin = 0;
+    for (std::int64_t i = 0; i < e; ++i) begin += places.kept(sequences, i);
+    kept[e] = static_cast<std::int32_t>(begin);
+  });
+  spread(stream, shape, routing, compact);
+  invert_kept(stream, shape, routing, order, begins, places);
+  if (before == nullptr) return;  // mutation: every_piece_begins_a_sequence
+  launch(stream, "route_taken", experts, KOKKOS_LAMBDA(std::int64_t e) { before[e] += load[e]; });
 }
 
 void count_load(Stream& stream, const RouterShape& shape, const Routing& routing) {
@@ -326,6 +436,13 @@ void check(const char* kernel, const RouterShape& s, const Routing& r) {
   require(r.load.elements() == s.sequences * s.experts, kernel, "load is [sequences,E]");
 }
 
+void check_given(const RouterShape& shape, const Routing& routing, const RouteGiven& given) {
+  require(!given.choices || given.choices.elements() == shape.slots(), "route", "given choices are i32 [M,k]");
+  require(routing.drops || shape.capacity == 0, "route", "experts of a capacity drop slots");
+  require(!given.taken || (given.taken.elements() == shape.experts && shape.sequences == 1 && shape.capacity > 0),
+          "route", "taken is i32 [E], of one sequence with a capacity");
+}
+
 void check_counted(const char* kernel, const RouterShape& shape, const Routing& routing, const Tensor& counted) {
   require(counted.shape.rank() == 0 || (counted.elements() == shape.experts && counted.type == routing.weight.type),
           kernel, "counted is [E], of the weights' type");
@@ -354,8 +471,9 @@ template <class F> void dispatch_statistic(DType type, const char* kernel, const
 }  // namespace
 
 void route(Stream& stream, Arena& arena, const RouterShape& shape, const Routing& routing, const Tensor& logits,
-           const Tensor& bias) {
+           const Tensor& bias, const RouteGiven& given) {
   check("route", shape, routing);
+  check_given(shape, routing, given);
   require(bias.shape.rank() == 0 || (bias.elements() == shape.experts && bias.type == logits.type), "route",
           "bias is [E], of the logits' type");
   require(logits.elements() == shape.tokens() * shape.experts, "route", "logits are [M,E]");
@@ -366,9 +484,16 @@ void route(Stream& stream, Arena& arena, const RouterShape& shape, const Routing
     dispatch_statistic(logits.type, "route", [&]<class A>() {
       choose_experts<A>(stream, shape, routing, logits, bias);
     });
+  if (given.choices)
+    dispatch_statistic(logits.type, "route", [&]<class A>() { take_given<A>(stream, shape, routing, given.choices); });
+  if (!moe::count_load(stream, shape, routing)) count_load(stream, shape, routing);
   const Arena::Frame frame(arena);
   const Tensor order = arena.temp(DType::i32, Shape{shape.slots()});
-  if (shape.row_multiple == 1) {
+  if (shape.capacity > 0) {
+    const Tensor begins = arena.temp(DType::i32, routing.offsets.shape);
+    sort_by_key(stream, arena, order, begins, routing.expert);
+    place_kept(stream, arena, shape, routing, order, begins, given.taken);
+  } else if (shape.row_multiple == 1) {
     sort_by_key(stream, arena, order, routing.offsets, routing.expert);
     invert(stream, shape, routing, order);
   } else {
@@ -377,7 +502,14 @@ void route(Stream& stream, Arena& arena, const RouterShape& shape, const Routing
     spread(stream, shape, routing, compact);
     invert_spread(stream, shape, routing, order, compact);
   }
-  if (!moe::count_load(stream, shape, routing)) count_load(stream, shape, routing);
+}
+
+void count_differing(Stream& stream, const RouterShape& shape, const Routing& routing, const Tensor& bias,
+                     std::int64_t* differ) {
+  check("count_differing", shape, routing);
+  dispatch_statistic(routing.scores.type, "count_differing", [&]<class A>() {
+    count_differing<A>(stream, shape, routing, bias, differ);
+  });
 }
 
 void auxiliary_losses(Stream& stream, Arena& arena, const RouterShape& shape, const Routing& routing, double* balance,

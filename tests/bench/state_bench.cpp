@@ -2,6 +2,7 @@
 #include "kernels/digest/digest.hpp"
 #include "kernels/newton_schulz/newton_schulz.hpp"
 #include "kernels/optim/adamw.hpp"
+#include "kernels/optim/average.hpp"
 #include "kernels/optim/balance.hpp"
 #include "kernels/optim/muon.hpp"
 #include "kernels/random/random.hpp"
@@ -44,6 +45,17 @@ void balance(benchmark::State& state) {
   const Tensor clip = test::on_device(b.device(), std::vector<std::uint8_t>(sizeof(ClipResult)));
   b.run({0, 4.0 * static_cast<double>(bias.bytes())}, [&] {
     balance_step(b.stream(), bias, count, experts, 0.001f, 100, static_cast<const ClipResult*>(clip.data));
+  });
+}
+
+/// Moving averages of masters, and their exchange with them.
+void average(benchmark::State& state) {
+  Bench b(state);
+  const Tensor averages = b.random<float>({elements}), masters = b.random<float>({elements});
+  const Tensor clip = test::on_device(b.device(), std::vector<std::uint8_t>(sizeof(ClipResult)));
+  b.run({0, 7.0 * static_cast<double>(masters.bytes())}, [&] {
+    average_step(b.stream(), averages, masters, 0.001f, static_cast<const ClipResult*>(clip.data));
+    exchange_values(b.stream(), averages, masters);
   });
 }
 
@@ -128,6 +140,7 @@ void normals(benchmark::State& state) {
 }
 
 BENCHMARK(adamw<float>)->Apply(timed)->ArgName("runs")->Arg(1)->Arg(512);
+BENCHMARK(average)->Apply(timed);
 BENCHMARK(balance)->Apply(timed);
 BENCHMARK(adamw<bf16>)->Apply(timed)->ArgName("runs")->Arg(1)->Arg(512);
 BENCHMARK(muon)->Apply(timed)->ArgName("parts")->Arg(1)->Arg(512);

@@ -26,12 +26,20 @@ def command(*words):
     return subprocess.run(words, capture_output=True, text=True, timeout=60)
 
 
+def is_hydra(launcher):
+    return "HYDRA" in command(launcher, "--version").stdout
+
+
+def is_open_mpi(launcher):
+    return "Open" in command(launcher, "--version").stdout
+
+
 def impossible(launcher):
     """Why this machine cannot simulate hosts, or this launcher not start ranks on them; empty if they can."""
     if sys.platform != "linux":
         return "hosts are simulated by Linux namespaces"
-    if "HYDRA" not in command(launcher, "--version").stdout:
-        return f"{launcher} is no Hydra (MPICH)"
+    if not is_hydra(launcher) and not is_open_mpi(launcher):
+        return f"{launcher} is neither Hydra (MPICH) nor Open MPI's"
     tried = command("unshare", *NAMESPACES, "-f", "--mount-proc", "sh", "-c",
                     "hostname other && mount -t tmpfs tmpfs /dev/shm && ip link add name one type veth peer name two && ip link add name three type bridge && test -c /dev/net/tun")
     return f"namespaces are not allowed here: {tried.stderr.strip()}" if tried.returncode else ""
@@ -183,8 +191,10 @@ print(min(took))"""
 
     def launch(self, launcher, ranks):
         """The launcher's words before those of a rank."""
-        places = ",".join(f"{name}:{n}" for name, n in ranks.items())
-        return [launcher, "-launcher", "ssh", "-launcher-exec", os.path.join(HERE, "enter.sh"), "-hosts", places, "-n", str(sum(ranks.values()))]
+        places, entering = ",".join(f"{name}:{n}" for name, n in ranks.items()), os.path.join(HERE, "enter.sh")
+        by = (["-launcher", "ssh", "-launcher-exec", entering, "-hosts", places] if is_hydra(launcher) else
+              ["--mca", "plm_rsh_agent", entering, "--mca", "plm_rsh_no_tree_spawn", "1", "--host", places])
+        return [launcher, *by, "-n", str(sum(ranks.values()))]
 
     def on_login(self, *words, out, environment=None):
         """Starts `words` on the host of the launcher; prints go to OUT.out and OUT.err."""

@@ -9,5 +9,5 @@ child=$!
 trap 'kill -TERM $child' TERM
 wait $child
 code=$?
-echo "$PMI_RANK $code" >>"$file"
+echo "${PMI_RANK:-$OMPI_COMM_WORLD_RANK} $code" >>"$file"
 exit $code

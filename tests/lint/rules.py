@@ -60,8 +60,8 @@ RULES = [
          r"\b(malloc|calloc|realloc|aligned_alloc|cudaMalloc\w*|kokkos_malloc|new)\b\s*[(<\w]|\bstd::(vector|deque|make_unique|make_shared)\b",
          where=r"^kernels/.*\.(cpp|cu)$", allowed=r"^kernels/base/|^kernels/no_gpu\.cpp$|^kernels/gemm/|^kernels/attention/library_cuda\.cu$|^kernels/quantize/table\.cpp$|^kernels/newton_schulz/table\.cpp$",    # plans and tables are made before the first step
          bad=("kernels/a/a.cpp", "std::vector<float> row(n);"), good=("kernels/a/a.cpp", "Tensor row = arena.temp(type, shape);")),
-    Rule("atomics", "sums have one order; only integers (digest, exact sum of squares, blocks that have ended, slots of experts, rounded entropies) may add in any",
-         r"\batomic(_fetch)?_(add|sub)\b|\batomicAdd\b|\bstd::atomic<\s*(float|double)", allowed=r"^kernels/(digest|reduce|optim)/|^kernels/moe/(route_cuda\.cu|record\.cpp)$",
+    Rule("atomics", "sums have one order; only integers (digest, exact sum of squares, blocks that have ended, slots of experts, rounded entropies, statistics) may add in any",
+         r"\batomic(_fetch)?_(add|sub)\b|\batomicAdd\b|\bstd::atomic<\s*(float|double)", allowed=r"^kernels/(digest|reduce|optim)/|^kernels/moe/(route_cuda\.cu|record\.cpp)$|^kernels/quantize/measure_cuda\.cu$",
          bad=("kernels/a/a.cpp", "Kokkos::atomic_add(&sum, x);"), good=("kernels/a/a.cpp", "sum += x;")),
     # Types that speak.
     Rule("switch-format", "a format or recipe is a row with capabilities, not a case", r"\bswitch\s*\([^)]*\b(format|recipe)\b|\bif\s*\([^)]*\brecipe\s*==",
@@ -116,8 +116,8 @@ CORE_ORDER = [("recipe",), ("config",), ("layout",), ("state",), ("device",), ("
 
 # Floors of core/params, lowest first: a file includes those of its own floor and below. A folder stands for its files;
 # param_sync for all parts of ParamSync.
-PARAMS_ORDER = [("usage", "access", "sync_rules"), ("planes", "cast", "placed_table"), ("sync_schedule", "visits", "rounds", "rehearsal"), ("wires",),
-                ("state", "slots", "pending_reductions"), ("tokens",), ("masters",), ("param_sync",)]
+PARAMS_ORDER = [("usage", "access", "sync_rules", "labels"), ("planes", "cast", "placed_table"), ("sync_schedule", "visits", "rounds", "rehearsal"), ("wires",),
+                ("state", "slots", "running_sums", "pending_reductions"), ("tokens",), ("masters",), ("param_sync",)]
 
 MOST_COLUMNS = 120
 MOST_LINES_OF_FILE = 600

@@ -329,7 +329,7 @@ std::vector<double> losses_of_casts(std::int64_t steps, Storage storage = Storag
 template <class F>
 struct CastStack : ::testing::Test {};
 using StackFormats = ::testing::Types<formats::Fp8Block, formats::Mxfp8, formats::Mxfp8Tiles, formats::Nvfp4,
-                                      formats::Fp8Tensor>;
+                                      formats::Fp8Tensor, formats::Mxfp4, formats::Mxfp4Tiles>;
 TYPED_TEST_SUITE(CastStack, StackFormats);
 
 /// Number of steps; TESSERA_SOAK_STEPS raises it.

@@ -225,6 +225,17 @@ class Collectives : public testing::TestWithParam<BackEnd> {
     return c;
   }
 
+  /// What rank - 1 sends arrives; the first rank's buffer stays as it is.
+  Case& passed_on(DType type, std::int64_t n) {
+    Case& c = cases.emplace_back(device, type, Counts(), Counts(), n, n);
+    const int salt = static_cast<int>(cases.size());
+    c.send.fill([&](std::int64_t i) { return value(salt, rank(), i); });
+    c.receive.fill([](std::int64_t) { return 99; });
+    for (std::int64_t i = 0; i < n; ++i)
+      c.expected.push_back(rank() > 0 ? c.receive.cut(value(salt, rank() - 1, i)) : 99);
+    return c;
+  }
+
   Case& reduction(Collective collective, DType type, std::int64_t n) {
     Case& c = cases.emplace_back(device, type, Counts(), Counts(), 0, n);
     const int salt = static_cast<int>(cases.size());
@@ -306,6 +317,29 @@ TEST_P(Collectives, RowsOfEveryTypeAndPattern) {
   const Case& values = exchange_rows(DType::bf16, 2, 16, 0, 32);
   const Case& numbers = exchange_rows(DType::i64, 2, 1, 0, 2);
   begin(Collective::exchange_rows, {&values, &numbers}).wait(stream());
+  expect_all();
+}
+
+TEST_P(Collectives, PassOnAlongTheLine) {
+  const auto pass = [&](const std::vector<const Case*>& of, bool sends) {
+    std::vector<Exchange> exchanges;
+    for (const Case* c : of) {
+      Exchange& exchange = exchanges.emplace_back(c->exchange());
+      if (sends || rank() == 0) exchange.receive = {};
+      if (!sends || rank() + 1 == size()) exchange.send = {};
+    }
+    return communicator->submit(stream(), {Collective::pass_on, exchanges, -1, "conformance"});
+  };
+  for (DType type : all_types)
+    for (std::int64_t n : {0, 1, 200}) {
+      const Case &one = passed_on(type, n), &other = passed_on(DType::f32, n + 3);
+      pass({&one, &other}, false).wait(stream());  // a rank sends when it has received
+      pass({&one, &other}, true).wait(stream());
+    }
+  const Case &first = passed_on(DType::f32, 50), &second = passed_on(DType::f32, 50);
+  Pending took = pass({&first}, false), took_more = pass({&second}, false);
+  Pending sent = pass({&first}, true), sent_more = pass({&second}, true);
+  for (Pending* pending : {&took, &took_more, &sent, &sent_more}) pending->wait(stream());
   expect_all();
 }
 

@@ -366,7 +366,7 @@ TEST(Experts, EvaluateAndGenerateOnAllRanks) {
     config.run.steps = 1;
     Trial run(config, 1000, 2);
     run.train();
-    const double loss = *run.training().evaluate();
+    const double loss = run.training().evaluate()->front();
     EXPECT_TRUE(std::isfinite(loss) && loss > 0);
     std::string text;
     generate([&](const std::vector<std::int32_t>& ids) { return run.training().next_logits(ids); }, {.seed = 3},

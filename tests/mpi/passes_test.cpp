@@ -25,7 +25,7 @@ double evaluated_alone(const RunConfig& config, const TokenStream& tokens, const
   std::vector<Record> records;
   Training training(device, plan, Batches(config, tokens, windows, plan.ranks.world), mesh, control, records);
   training.initialise([](StateDict&) {});
-  return *training.evaluate();
+  return training.evaluate()->front();
 }
 
 // Fewer windows than ranks, a last micro-batch that is shorter: every rank makes as many passes, and the loss is that
@@ -39,7 +39,7 @@ TEST(Passes, EvaluationIsTheSameBitsAtAnyNumberOfRanks) {
         Trial run(config, 0, held);
         run.training().initialise([](StateDict&) {});
         const std::int64_t launched = run.device().compute().launches();
-        const double loss = *run.training().evaluate();
+        const double loss = run.training().evaluate()->front();
         ASSERT_TRUE(std::isfinite(loss) && loss > 0);
         EXPECT_EQ(std::bit_cast<std::uint64_t>(loss),
                   std::bit_cast<std::uint64_t>(evaluated_alone(config, run.tokens(), run.windows())))
@@ -107,7 +107,7 @@ TEST(Passes, AnEvaluationOfWhatIsNotFiniteHasNoLoss) {
             for (const StateRange& range : tensor.ranges)
               fill(run.device().compute(), range.values, std::numeric_limits<float>::max());  // in bf16 infinity
       });
-      EXPECT_EQ(std::isnan(*run.training().evaluate()), poisoned) << name_of(recipe);
+      EXPECT_EQ(std::isnan(run.training().evaluate()->front()), poisoned) << name_of(recipe);
     }
 }
 

@@ -43,7 +43,8 @@ struct Case {
 
 std::vector<FormatId> weight_formats() {
   return {formats::id_of<formats::Fp8Block>, formats::id_of<formats::Mxfp8>, formats::id_of<formats::Mxfp8Tiles>,
-          formats::id_of<formats::Nvfp4>, formats::id_of<formats::Fp8Tensor>};
+          formats::id_of<formats::Nvfp4>, formats::id_of<formats::Fp8Tensor>, formats::id_of<formats::Mxfp4>,
+          formats::id_of<formats::Mxfp4Tiles>, formats::id_of<formats::Mxfp6E3m2Tiles>};
 }
 
 /// All legal cases.

@@ -7,6 +7,7 @@ and dY are rotated by a Hadamard matrix first, and both copies of dY are rounded
 `Rows` says how the rows of a factor are divided: one part for a dense layer, one part an expert for a mixture of
 experts. An expert's part begins at a multiple of the block size; the rows between its end and the next part are zero.
 """
+import functools
 from dataclasses import dataclass
 
 import numpy as np
@@ -54,7 +55,7 @@ class Exact:
 
 
 class Scaled:
-    """E4M3 with one scale a block."""
+    """One scale a block."""
 
     def __init__(self, quantize, rows_begin_at, weight, activation):
         self.quantize, self.rows_begin_at = quantize, rows_begin_at
@@ -146,23 +147,34 @@ def mixed(seed, step):
     return Slots(weight=twice(RECIPES["mxfp8_2d"](seed, step)), activation=(block, fp4), gradient=(mx, fp4))
 
 
+def mx(name, rows=1):
+    """An MX format in blocks of 32 along the sum; of weights in blocks of `rows` x 32."""
+    quantize = functools.partial(formats.mx, element=formats.MX[name])
+    return Scaled(quantize, 32, weight=(rows, 32), activation=(1, 32))
+
+
 RECIPES = {
     "bf16": lambda seed, step: Exact(),
     "fp8_block": lambda seed, step: Scaled(formats.fp8_block, 128, weight=(128, 128), activation=(1, 128)),
     "fp8_tensor": lambda seed, step: Fp8Tensor(),
-    "mxfp8": lambda seed, step: Scaled(formats.mxfp8, 32, weight=(1, 32), activation=(1, 32)),
-    "mxfp8_2d": lambda seed, step: Scaled(formats.mxfp8, 32, weight=(32, 32), activation=(1, 32)),
+    "mxfp8": lambda seed, step: mx("mxfp8"),
+    "mxfp8_2d": lambda seed, step: mx("mxfp8", rows=32),
+    "mxfp6_e2m3": lambda seed, step: mx("mxfp6_e2m3"),
+    "mxfp4_2d": lambda seed, step: mx("mxfp4", rows=32),
     "nvfp4": Nvfp4,
     "weights": lambda seed, step: Slots(weight=twice(Nvfp4(seed, step))),
     "activations": lambda seed, step: Slots(activation=twice(RECIPES["mxfp8"](seed, step))),
     "gradients": lambda seed, step: Slots(gradient=twice(Nvfp4(seed, step, rotates=False))),
     "mixed": mixed,
+    "six_bits": lambda seed, step: Slots(weight=twice(mx("mxfp6_e3m2", rows=32)), activation=twice(mx("mxfp6_e3m2")),
+                                         gradient=twice(mx("mxfp8_e5m2"))),
 }
 # How a deck writes those that have no name of their own.
 IN_DECKS = {
     "weights": dict(weight="nvfp4"),
     "activations": dict(activation="mxfp8"),
     "gradients": dict(gradient="nvfp4"),
+    "six_bits": dict(base="mxfp6_e3m2_2d", gradient="mxfp8_e5m2"),
     "mixed": dict(base="nvfp4", weight="mxfp8_2d", activation=dict(forward="fp8_block"), gradient=dict(dgrad="mxfp8")),
 }
 

@@ -81,7 +81,10 @@ class Minifloat:
 
 E4M3 = Minifloat(3, 7, 8, 448.0, 0x7F)
 E5M2 = Minifloat(2, 15, 8, 57344.0, 0x7F)
+E3M2 = Minifloat(2, 3, 6, 28.0, 0x1F)
+E2M3 = Minifloat(3, 1, 6, 7.5, 0x1F)
 E2M1 = Minifloat(1, 1, 4, 6.0, 7)
+MX = {"mxfp8": E4M3, "mxfp8_e5m2": E5M2, "mxfp6_e3m2": E3M2, "mxfp6_e2m3": E2M3, "mxfp4": E2M1}
 
 
 def e2m1_at_random(x, draws):
@@ -135,12 +138,16 @@ def spread(of_blocks, block, shape):
     return np.repeat(np.repeat(of_blocks, block[0], 0), block[1], 1)[: shape[0], : shape[1]]
 
 
-def mxfp8(x, block):
-    """E4M3 with one E8M0 scale a block."""
-    bytes_ = e8m0_up(block_amax(x, block) * INVERSE_448)
-    codes = E4M3.encode(x * spread(e8m0_multiplier(bytes_), block, x.shape))
-    values = E4M3.decode(codes).astype(np.float64) * spread(e8m0_decode(bytes_), block, x.shape)
+def mx(x, block, element):
+    """One E8M0 scale a block."""
+    bytes_ = e8m0_up(block_amax(x, block) * (F32(1) / F32(element.largest)))
+    codes = element.encode(x * spread(e8m0_multiplier(bytes_), block, x.shape))
+    values = element.decode(codes).astype(np.float64) * spread(e8m0_decode(bytes_), block, x.shape)
     return Copy(codes, bytes_, values)
+
+
+def mxfp8(x, block):
+    return mx(x, block, E4M3)
 
 
 def fp8_block_scale(amax, eps=0.0, largest=448):

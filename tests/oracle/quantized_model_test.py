@@ -11,6 +11,7 @@ import numpy as np
 
 import draws
 import low_precision
+import mx_cases
 import number_formats as formats
 import quantized_goldens as goldens
 import quantized_model
@@ -67,6 +68,9 @@ class Formats(unittest.TestCase):
                 copy = formats.mxfp8(x, block)
                 same(copy.scales, [[case["scale"]]])
                 same(copy.codes.reshape(-1), as_bytes(case["data"]))
+
+    def test_mx_cases_are_those_on_file(self):
+        self.assertEqual(mx_cases.cases(), json.loads(mx_cases.FILE.read_text()))
 
     def test_fp8_block(self):
         for case in CASES["fp8_blockwise_scale"]:

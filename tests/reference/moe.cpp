@@ -11,22 +11,25 @@ struct Sizes {
   explicit Sizes(const RouterShape& s)
       : tokens(static_cast<std::size_t>(s.tokens())), experts(static_cast<std::size_t>(s.experts)),
         k(static_cast<std::size_t>(s.top_k)), length(static_cast<std::size_t>(s.length)),
-        sequences(static_cast<std::size_t>(s.sequences)) {}
+        sequences(static_cast<std::size_t>(s.sequences)), capacity(s.capacity) {}
   std::size_t tokens, experts, k, length, sequences;
+  std::int64_t capacity;
 };
 
 void place_rows(const Sizes& n, Routed& out) {
   out.offsets = {0};
-  out.row_of_slot.resize(n.tokens * n.k);
+  out.row_of_slot.assign(n.tokens * n.k, -1);
   for (std::size_t e = 0; e < n.experts; ++e) {
     for (std::size_t slot = 0; slot < out.expert.size(); ++slot) {
       if (out.expert[slot] != static_cast<std::int32_t>(e)) continue;
+      const std::int32_t before = out.load[slot / (n.length * n.k) * n.experts + e]++;  // in its sequence
+      if (n.capacity > 0 && before >= n.capacity) continue;
       out.row_of_slot[slot] = static_cast<std::int32_t>(out.token_of_row.size());
       out.token_of_row.push_back(static_cast<std::int32_t>(slot / n.k));
-      ++out.load[slot / (n.length * n.k) * n.experts + e];
     }
     out.offsets.push_back(static_cast<std::int32_t>(out.token_of_row.size()));
   }
+  out.token_of_row.resize(n.tokens * n.k, -1);
 }
 }  // namespace
 
@@ -209,7 +212,7 @@ std::vector<T> sum_slots(const RouterShape& shape, const Routed& routed, std::sp
       Accumulator<T> total = terms.first.empty() ? Accumulator<T>(0) : Accumulator<T>(terms.first[at]);
       for (std::size_t e = 0; e < n.experts; ++e)
         for (std::size_t slot = m * n.k; slot < (m + 1) * n.k; ++slot) {
-          if (routed.expert[slot] != static_cast<std::int32_t>(e)) continue;
+          if (routed.expert[slot] != static_cast<std::int32_t>(e) || routed.row_of_slot[slot] < 0) continue;
           const auto v = Accumulator<T>(rows[static_cast<std::size_t>(routed.row_of_slot[slot]) * columns + c]);
           total += weight.empty() ? v : weight[slot] * v;
         }

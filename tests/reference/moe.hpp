@@ -13,7 +13,7 @@ struct Routed {
   std::vector<double> logits;  ///< as the scores were made of them
   std::vector<std::int32_t> expert, offsets, row_of_slot, token_of_row, load;
 };
-/// `bias` [E], or empty.
+/// `bias` [E], or empty. Dropped slots have row -1; so many rows at the end have no token.
 Routed route(const RouterShape& shape, std::span<const double> logits, std::span<const double> bias = {});
 /// The experts of a token in the order of choice, from its scores plus bias: those of groups that are left out, and
 /// NaN, come last.

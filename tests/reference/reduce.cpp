@@ -66,6 +66,10 @@ void Natural::add(std::uint64_t value, int shift) {
   }
 }
 
+void Natural::add(const Natural& other) {
+  for (int i = 0; i < static_cast<int>(other.bits_.size()); ++i) add(other.bits_[static_cast<std::size_t>(i)], i);
+}
+
 bool Natural::operator<(const Natural& other) const {
   return std::lexicographical_compare(bits_.rbegin(), bits_.rend(), other.bits_.rbegin(), other.bits_.rend());
 }

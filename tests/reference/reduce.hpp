@@ -20,6 +20,7 @@ class Natural {
  public:
   /// Adds value 2^shift.
   void add(std::uint64_t value, int shift);
+  void add(const Natural& other);
   bool operator<(const Natural& other) const;
   bool operator==(const Natural& other) const = default;
 

@@ -109,6 +109,25 @@ class Equal(Answers):
                 for a, b in zip(ours[:3], theirs[:3]):
                     self.assertTrue(a is b is None or math.isclose(a, b, rel_tol=3e-3), (micro, ours, theirs))
 
+    def test_loss_and_gradient_are_means_over_answers(self):
+        """A batch with answers in some windows alone is the batch of these windows, of which every token is one."""
+        self.chats("val", 30)
+        for answered in (1, self.draws.randint(2, 11)):
+            tokens = [self.draws.randrange(61) for _ in range(12 * 16 + 1)]
+            end = answered * 16
+            self.corpus("train_0", tokens, [ANSWER * (0 < i <= end) for i in range(len(tokens))])
+            changes = {"documents": ("documents: apart", "documents: joined"), "order": ("loss_mask: true", "shuffle: false, loss_mask: true"),
+                       "steps": ("steps: 4", "steps: 1")}
+            self.train(0, 1, self.deck(1, **changes), "--set", f"checkpoint.dir=masked{answered}")
+            os.remove(self.path("train_0.marks"))
+            self.corpus("train_0", tokens[:end + 1])
+            self.train(0, 1, self.deck(1, **changes), "--set", f"checkpoint.dir=whole{answered}", "--set", f"batch.global={answered}",
+                       "--set", "data.loss_mask=false")
+            masked, whole = self.results(f"masked{answered}")[0], self.results(f"whole{answered}")[0]
+            self.assertEqual(masked[3], end)
+            for ours, theirs in zip(masked[:3:2], whole[:3:2]):
+                self.assertTrue(math.isclose(ours, theirs, rel_tol=1e-3), (answered, masked, whole))
+
     def test_a_batch_without_an_answer_changes_nothing_but_decay(self):
         tokens, marks = self.chats("train_0", 120)
         self.chats("val", 30)

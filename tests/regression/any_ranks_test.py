@@ -1,6 +1,6 @@
 """With `reduce.order: batch` the number of ranks changes no bit: traces, evaluations and the digests of all checkpoints are
-equal on 1 to 6 ranks, for every recipe, way to hold weights, sharding, model, rule, overlap and recomputation, with faults,
-and through restarts on other numbers of ranks.
+equal on 1 to 6 ranks, for every recipe, way to hold weights, sharding, sharding group, model, rule, overlap and recomputation,
+with faults, and through restarts on other numbers of ranks.
 
 usage: any_ranks_test.py TESSERA MPIEXEC [AnyRanks.test_RECIPE...]
 
@@ -62,9 +62,12 @@ class Case(typing.NamedTuple):
     gather: str
     reduce: str
     recompute: str
+    group: str = "all"
 
     def legal(self):
         if self.recipe in ("bf16", "fp32") and self.held == "quantized":
+            return False
+        if self.group != "all" and (self.ranks % int(self.group) or self.model == "spread" and int(self.group) % 2):
             return False
         if self.model == "spread":
             return self.ranks in (4, 6)
@@ -75,10 +78,20 @@ class Case(typing.NamedTuple):
         return (self.recipe, self.model, self.rule, self.event)
 
 
-KINDS = Case(ranks=(2, 3, 4, 5, 6, 1), recipe=("bf16", "fp32", "fp8_block", "fp8_tensor", "mxfp8", "mxfp8_2d", "nvfp4"), model=tuple(MODELS),
+KINDS = Case(ranks=(2, 3, 4, 5, 6, 1), recipe=("bf16", "fp32", "fp8_block", "fp8_tensor", "mxfp8", "mxfp8_2d", "mxfp6_e2m3", "mxfp4", "nvfp4"), model=tuple(MODELS),
              sharding=("optimizer", "full"), held=("bf16", "quantized"), rule=("adamw", "muon"),
              event=("nothing", "nan", "redo"), gather=("true", "false"), reduce=("true", "false"),
-             recompute=("none", "selective", "full"))
+             recompute=("none", "selective", "full"), group=("all", "2", "3", "1"))
+# Sharding groups: every recipe's kind of cuts, both shardings, whole matrices, experts on several ranks of a group, copies that
+# travel apart, without overlap and with all of it computed again; two and three groups, of one to three ranks.
+GROUPED = [Case(4, "bf16", "dense", "optimizer", "bf16", "adamw", "nothing", "true", "true", "none", "2"),
+           Case(4, "nvfp4", "spread", "full", "quantized", "adamw", "nothing", "true", "true", "full", "2"),
+           Case(6, "fp8_block", "odd", "full", "bf16", "adamw", "redo", "true", "true", "selective", "3"),
+           Case(6, "fp8_block", "dense", "optimizer", "quantized", "muon", "nothing", "true", "true", "none", "2"),
+           Case(4, "mxfp8", "dense", "full", "quantized", "muon", "nan", "false", "false", "full", "1"),
+           Case(6, "nvfp4", "single", "full", "bf16", "muon", "nothing", "true", "true", "none", "2"),
+           Case(4, "nvfp4", "discrete", "optimizer", "bf16", "adamw", "nothing", "false", "true", "none", "1"),
+           Case(4, "bf16", "spread", "full", "bf16", "muon", "nothing", "true", "false", "none", "2")]
 
 
 def whole():
@@ -87,6 +100,7 @@ def whole():
         turn = next(turns)
         rest = [options[turn // (i + 1) % len(options)] for i, options in enumerate((KINDS.rule, *KINDS[7:]))]
         case = Case(ranks, recipe, model, sharding, held, rest[0], event, *rest[1:])
+        case = case if case.legal() else case._replace(group="all")
         if case.legal():
             yield case
 
@@ -155,7 +169,8 @@ class AnyRanks(runs.Runs):
         rows, outcome = self.alone(case)
         name = f"run{next(self.numbers)}"
         settings = [f"sharding={case.sharding}", f"optimizer.matrices={case.rule}", f"proof.gather_overlap={case.gather}",
-                    f"proof.reduce_overlap={case.reduce}", f"recompute.mode={case.recompute}", "debug.replica_hash_every=2"]
+                    f"proof.reduce_overlap={case.reduce}", f"recompute.mode={case.recompute}", "debug.replica_hash_every=2",
+                    f"parallel.sharding_group={case.group}"]
         if case.recipe not in ("bf16", "fp32"):
             settings.append(f"precision.primary_weights={case.held}")
         found = self.run_of(name, case.recipe, case.model, case.ranks, *settings, fault=self.fault(case))
@@ -171,6 +186,9 @@ class AnyRanks(runs.Runs):
 
     def check_all(self, cases):
         self.assertGreater(self.check_each(self.check, cases, JOBS, WHOLE), 4)
+
+    def test_sharding_groups(self):
+        self.check_all(GROUPED)
 
     def test_biases_follow_the_load(self):
         """Each expert's slots of a step are counted alike for any ranks, micro-batches, shardings, expert groups and layouts: from
@@ -232,7 +250,7 @@ class AnyRanks(runs.Runs):
         self.assertEqual((found["equal"], found["steps"][0]["step"]), (False, 3))
 
     def test_restarts_on_other_ranks(self):
-        """Plans of stops, each start on another number of ranks, single and discrete layouts in turn."""
+        """Plans of stops, each start on another number of ranks in other sharding groups, single and discrete layouts in turn."""
         draw = random.Random(int(os.environ.get("TESSERA_SEED", "3")))
         for plan in range(10 if WHOLE else 3):
             recipe = draw.choice(KINDS.recipe)
@@ -243,8 +261,9 @@ class AnyRanks(runs.Runs):
                 weights = ("single", "discrete")[start % 2]
                 sharding = draw.choice(KINDS.sharding)
                 ranks = draw.choice([count for count in range(1, 7) if sharding == "optimizer" or count > 1])
-                found += self.run_of(name, recipe, weights, ranks, f"sharding={sharding}", code=75 if stop else 0,
-                                     arguments=("--stop-at", str(stop)) if stop else ())
+                group = draw.choice(["all", *(n for n in (1, 2, 3) if ranks % n == 0)])
+                found += self.run_of(name, recipe, weights, ranks, f"sharding={sharding}", f"parallel.sharding_group={group}",
+                                     code=75 if stop else 0, arguments=("--stop-at", str(stop)) if stop else ())
             self.assertEqual(found, rows, (recipe, stops))
             losses, digests = self.outcome(name)
             last = max(digests)

@@ -367,7 +367,7 @@ class Checkpoints(runs.Runs):
         self.assertEqual([name for name in sorted(held) if not re.search(rf"(?<!\w){re.escape(name)}(?!\w)", page)], [])
 
     def test_weights_quantized_beside_the_masters(self):
-        """quantized.h5 equals what `tessera quantize` makes of model.h5, changes nothing else, and is verified like all files."""
+        """quantized.h5 equals what `tessera quantize` makes of the step, changes nothing else, and is verified like all files."""
         sets = [item for key in ("model.hidden=128", "model.ffn=128", "precision.recipe=mxfp8") for item in ("--set", key)]
         self.train(75, 2, self.deck("a"), *sets, "--stop-at", "2")
         self.train(75, 2, self.deck("b", "discrete"), *sets, "--set", "checkpoint.quantized=true", "--stop-at", "2")
@@ -375,7 +375,7 @@ class Checkpoints(runs.Runs):
         self.assertEqual(self.tool(0, "inspect", plain)["content_digest"], self.tool(0, "inspect", step)["content_digest"])
         self.assertEqual(set(os.listdir(step)) - set(os.listdir(plain)), {"quantized.h5"})
         made = self.path("made.h5")
-        subprocess.run([runs.TESSERA, "quantize", os.path.join(step, "model.h5"), "--format", "mxfp8", "--out", made], check=True, capture_output=True)
+        subprocess.run([runs.TESSERA, "quantize", step, "--out", made], check=True, capture_output=True)
         with open(made, "rb") as tool, open(os.path.join(step, "quantized.h5"), "rb") as run:
             self.assertEqual(tool.read(), run.read())
         self.assertEqual(self.tool(0, "verify", step)["ok"], True)

@@ -277,7 +277,8 @@ class Explain(Cli):
         gathers = everything.split("What is gathered, for each weight and step\n")[1].split("\n\n")[0].splitlines()
         rows = [line.split() for line in gathers[1:-1]]
         forward = {tuple(row[:3]): float(row[7]) for row in rows if row[3] == "forward"}
-        quantized = {"fp8_block": 1, "fp8_tensor": 1, "mxfp8": 2 + 1 / 16, "mxfp8_2d": 1, "nvfp4": 0.5}
+        quantized = {"fp8_block": 1, "fp8_tensor": 1, "mxfp8": 2 + 1 / 16, "mxfp8_2d": 1, "mxfp6_e3m2": 2 + 1 / 16, "mxfp6_e3m2_2d": 1,
+                     "mxfp6_e2m3": 2 + 1 / 16, "mxfp6_e2m3_2d": 1, "mxfp4": 1 + 1 / 16, "mxfp4_2d": 0.5, "nvfp4": 0.5}
         expected = {("bf16", "bf16", "bf16"): 2, ("fp32", "fp32", "fp32"): 4}
         for recipe, size in quantized.items():
             expected |= {(recipe, "bf16", "bf16"): 2, (recipe, "quantized", "bf16"): 2,
@@ -322,6 +323,7 @@ class Quantize(Cli):
     def test_refusals(self):
         source = self.source()
         self.expect(2, "quantize", source, "--format", "bf16", "--out", "out.h5")
+        self.assertIn("is no run or step", self.expect(2, "quantize", source, "--out", "out.h5").stderr)
         self.expect(5, "quantize", source, "--format", "mxfp8", "--out", "out.h5", "--tensor", "absent")
         values = bytes(4 * 64)
         names = ["layers.0.attention.qkv.weight", "layers.1.attention.qkv.weight", "layers.0.mlp.up.weight"]

@@ -338,7 +338,7 @@ class Refused(Bench):
                 (("sharding=full", "proof.wire=bf16"), "use wire auto, primary_weights bf16, or sharding optimizer"),
                 (("sharding=full", "proof.cuts=flat"), "use cuts tile"),
                 (("sharding=full", "proof.staging=ring"), "nothing is staged"),
-                (("sharding=full", "checkpoint.quantized=true"), "`tessera quantize` on model.h5"),
+                (("sharding=full", "checkpoint.quantized=true"), "`tessera quantize` on the step"),
                 (("sharding=half",), "optimizer")):
             self.assertIn(text, self.refused(*settings), settings)
 

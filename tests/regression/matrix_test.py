@@ -86,7 +86,10 @@ def every_pair():
             if Case(*settings).legal():
                 return Case(*settings)
 
-    possible = lambda pair: (0, "mxfp8") not in pair or all(i != 7 or way == AUTO or way in ways("mxfp8") for i, way in pair)
+    def possible(pair):
+        settings = dict(pair)
+        return settings.get(7, AUTO) in (AUTO, *ways(settings.get(0, "nvfp4")))
+
     wanted = [((i, a), (j, b)) for (i, kind), (j, other) in itertools.combinations(enumerate(KINDS), 2)
               for a, b in itertools.product(kind, other) if possible(((i, a), (j, b)))]
     left = set(wanted)

@@ -152,7 +152,8 @@ $""")
             self.report(source, "--tensor", whole, form="fp8_block", out=layout + ".h5")
 
     def test_nan_and_infinity_are_passed_over_by_the_statistics(self):
-        for form in ("fp8_block", "fp8_block_1d", "fp8_tensor", "fp8_tensor_e5m2", "mxfp8", "mxfp8_2d", "nvfp4", "nvfp4_1d"):
+        for form in ("fp8_block", "fp8_block_1d", "fp8_tensor", "fp8_tensor_e5m2", "mxfp8", "mxfp8_2d", "mxfp8_e5m2",
+                     "mxfp6_e3m2", "mxfp6_e3m2_2d", "mxfp6_e2m3", "mxfp6_e2m3_2d", "mxfp4", "mxfp4_2d", "nvfp4", "nvfp4_1d"):
             for name, value in (("nan", numpy.nan), ("infinite", numpy.inf)):
                 some = weights(64, 64, 2)
                 some[::7, ::5] = -value
@@ -161,7 +162,7 @@ $""")
                 some, whole = report["tensors"]
                 self.assertIsNone(whole["snr_db"])
                 self.assertEqual((some["non_finite"], whole["non_finite"]), (130, 4096))
-                self.assertEqual(whole["saturated"], form.startswith("nvfp4") or name == "infinite")  # E4M3 has a code for NaN
+                self.assertEqual(whole["saturated"], form.startswith(("nvfp4", "mxfp4", "mxfp6")) or name == "infinite")  # FP8 has a code for NaN
                 self.assertGreaterEqual(some["saturated"], 130 / 4096 if name == "infinite" else 0)
                 if name == "nan":
                     self.assertGreater(some["snr_db"], 10)

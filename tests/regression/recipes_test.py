@@ -16,7 +16,7 @@ import runs
 
 WHOLE = os.environ.get("TESSERA_MATRIX") == "whole"
 JOBS = int(os.environ.get("TESSERA_MATRIX_JOBS", "1"))
-RECIPES = ("fp8_block", "fp8_tensor", "mxfp8", "mxfp8_2d", "nvfp4")
+RECIPES = ("fp8_block", "fp8_tensor", "mxfp8", "mxfp8_2d", "mxfp6_e2m3", "mxfp4_2d", "nvfp4")
 SPREAD = ((4, 1), (2, 2), (3, 3), (4, 2), (4, 4))  # number of ranks, size of expert groups
 MODELS = {
     # Both kinds of block; sizes that are no multiple of 128, the first with biases and gelu.
@@ -138,7 +138,7 @@ class Recipes(Bench):
 
     def test_an_evaluation_knows_no_rank_count(self):
         for recipe in RECIPES:
-            for model in ("odd", "moe") if WHOLE else ("odd",) if "mxfp8" in recipe else ("moe",):
+            for model in ("odd", "moe") if WHOLE else ("odd",) if "mxfp" in recipe else ("moe",):
                 with self.subTest(recipe=recipe, model=model):
                     saved = f"{recipe}.{model}"
                     self.run_of(saved, recipe, model, 2)

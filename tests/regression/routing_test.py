@@ -6,6 +6,7 @@ usage: routing_test.py TESSERA MPIEXEC [Routing.test...]
 import json
 import math
 import os
+import subprocess
 
 import runs
 
@@ -21,7 +22,8 @@ class Routing(runs.Runs):
                           + (f"routing: {{every_steps: {every}}}\n" if every else ""))
 
     def recorded(self, *names):
-        return [json.loads(line) for line in self.read(*names).splitlines()]
+        """The rows of steps, without those of evaluations."""
+        return [row for row in map(json.loads, self.read(*names).splitlines()) if "load" in row]
 
     def test_rows_say_where_tokens_went(self):
         self.train(0, 2, self.deck_of("a"))
@@ -64,7 +66,9 @@ class Routing(runs.Runs):
         self.assertEqual(self.final("off"), digest)
         self.assertFalse(os.path.exists(self.path("off", "routing.jsonl")))
         self.assertNotIn("max_vio", self.json_lines("off", "metrics.jsonl")[0])
-        for ranks, setting in ((2, "recompute.mode=full"), (3, "model.moe.weights=discrete")):
+        # Of 5 and 7 ranks some have nothing to do in the last round.
+        ways = ((2, "recompute.mode=full"), (3, "model.moe.weights=discrete"), (5, "sharding=full"), (7, "recompute.mode=full"))
+        for ranks, setting in ways:
             name = f"of{ranks}"
             self.train(0, ranks, self.deck_of(name), "--set", setting)
             self.assertEqual((self.final(name), self.read(name, "routing.jsonl")), (digest, want), setting)
@@ -83,6 +87,38 @@ class Routing(runs.Runs):
             rows[name] = self.read(name, "routing.jsonl")
         for name, text in rows.items():
             self.assertEqual(text, rows["1"], name)
+
+    def kept(self, name):
+        rows = map(json.loads, self.read(name, "routing.jsonl").splitlines())
+        return [(row["step"], row["layer"], row["kept"]) for row in rows if "kept" in row]
+
+    def test_evaluations_say_which_choices_are_kept(self):
+        self.train(0, 1, self.deck_of("a"))
+        want = self.kept("a")
+        self.assertEqual([(step, layer) for step, layer, _ in want], [(step, layer) for step in (6, 8) for layer in LAYERS])
+        self.assertTrue(all(0 < kept <= 1 for _, _, kept in want) and any(kept < 1 for _, _, kept in want), want)
+        self.assertIn("Choices kept", self.read("a", "report.html"))
+        # Whatever the ranks, and wherever the run is restored: from before an evaluation that it had made, too.
+        for ranks in (2, 5):
+            self.train(0, ranks, self.deck_of(f"of{ranks}"))
+            self.assertEqual(self.kept(f"of{ranks}"), want)
+        keep = ("--set", "checkpoint.keep_last=9")
+        self.train(0, 2, self.deck_of("b"), *keep)
+        for step in (6, 3):
+            self.train(0, 3, self.deck_of("b"), *keep, "--resume", self.path("b", f"step_0000000{step}"))
+            self.assertEqual(self.kept("b"), want)
+        # A model that learns nothing keeps all.
+        self.train(0, 2, self.deck_of("still"), "--set", "optimizer.lr=0", "--set", "model.moe.bias_rate=0")
+        self.assertEqual({kept for _, _, kept in self.kept("still")}, {1})
+
+    def test_a_trace_names_the_layer_whose_choices_differ(self):
+        for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+            self.train(75, 2, self.deck_of(name, every=1), "--stop-at", "2", "--set", f"run.seed={seed}", "--set", f"debug.trace={name}.jsonl")
+        rows = {(row["step"], f"layers.{row['layer']}.moe"): row["choices"] for row in self.recorded("a", "routing.jsonl")}
+        self.assertEqual({(row["step"], layer): digest for row in self.json_lines("a.jsonl") for layer, digest in row["choices"].items()}, rows)
+        for other, code, text in (("b", 0, "equal in steps 1 to 2"), ("c", 1, "differ first in step 1: choices of layers.1.moe")):
+            done = subprocess.run([runs.TESSERA, "compare", "--trace", "a.jsonl", f"{other}.jsonl"], capture_output=True, text=True, cwd=self.folder)
+            self.assertEqual((done.returncode, text in done.stdout), (code, True), done.stdout + done.stderr)
 
     def test_a_restart_cuts_and_a_branch_sets_aside(self):
         self.train(0, 2, self.deck_of("a", every=1))

@@ -10,8 +10,8 @@ import held_runs
 import runs
 from held_runs import QUANTIZED
 
-WEIGHTS = ("fp8_block", "fp8_tensor", "mxfp8", "mxfp8_2d", "nvfp4")
-ROWS = ("fp8_block", "fp8_tensor", "fp8_tensor_e5m2", "mxfp8", "nvfp4")
+WEIGHTS = ("fp8_block", "fp8_tensor", "mxfp8", "mxfp8_2d", "mxfp6_e3m2", "mxfp6_e3m2_2d", "mxfp6_e2m3", "mxfp6_e2m3_2d", "mxfp4", "mxfp4_2d", "nvfp4")
+ROWS = ("fp8_block", "fp8_tensor", "fp8_tensor_e5m2", "mxfp8", "mxfp8_e5m2", "mxfp6_e3m2", "mxfp6_e2m3", "mxfp4", "nvfp4")
 SLOTS = {"weight": (("forward", "dgrad"), WEIGHTS), "activation": (("forward", "wgrad"), ROWS),
          "gradient": (("dgrad", "wgrad"), ROWS)}
 MIXED = ("{base: nvfp4, weight: mxfp8_2d, activation: {forward: fp8_block}, gradient: {dgrad: mxfp8}, "
@@ -119,6 +119,9 @@ class Meaning(Slots):
             "nvfp4": "{weight: nvfp4, activation: nvfp4, gradient: nvfp4}",
             "fp8_tensor": "{weight: fp8_tensor, activation: fp8_tensor, gradient: fp8_tensor_e5m2}",
             "mxfp8_2d": "{base: mxfp8, weight: mxfp8_2d}",
+            "mxfp6_e3m2_2d": "{base: mxfp6_e3m2, weight: mxfp6_e3m2_2d}",
+            "mxfp6_e2m3": "{weight: mxfp6_e2m3, activation: mxfp6_e2m3_2d, gradient: mxfp6_e2m3}",
+            "mxfp4_2d": "{base: mxfp4, weight: mxfp4_2d}",
         }.items():
             self.assertEqual(self.first(recipe, recipe), self.first(recipe + ".slots", slots), recipe)
 
@@ -199,6 +202,10 @@ class Refusals(Slots):
                      "mlp.left", "precision.layers[1].recipe: missing: a recipe is needed", "precision.layers[2]: ")
 
     def test_a_tied_head(self):
+        self.refused("precision: {recipe: {base: mxfp8, weight: mxfp8_e5m2}}", "precision.recipe.weight",
+                     "mxfp8_e5m2 is E5M2, whose range is for gradients: use mxfp8 or mxfp8_2d")
+        self.refused("precision: {recipe: mxfp4, primary_weights: quantized}\nproof: {cuts: flat}",
+                     "codes of mxfp4 travel by whole rows of blocks")
         self.refused("precision: {layers: [{modules: [head], recipe: mxfp8}]}", "a tied head is the token embedding",
                      model="hidden: 64, ffn: 128, tied_head: true")
 

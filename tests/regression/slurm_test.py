@@ -166,10 +166,20 @@ class SlurmJobs(Jobs):
         self.assertTrue(self.digest("run"))
 
     def test_ranks_that_start_as_jobs_of_one(self):
-        """Only one of them says so, with the remedy of whoever uses the script."""
-        log = self.ended(self.train(SLURM_MPI_TYPE="none"), "FAILED", 4)
-        self.assertEqual((log.count("separate runs of one rank each"), log.count("export SLURM_MPI_TYPE=pmi")), (1, 1), log)
-        self.assertFalse(os.path.exists(self.path("run")))
+        """Of every kind of launch that this Slurm has (--mpi), that which suits the MPI library starts one run. With another only one
+        rank says so, with the remedy of whoever uses the script."""
+        listed = subprocess.run(["srun", "--mpi=list"], env=self.slurm.environment, capture_output=True, text=True, check=True, timeout=60)
+        kinds = set((listed.stdout + listed.stderr).split()) & {"none", "pmi2", "pmix"}
+        self.assertIn("none", kinds)
+        library = json.loads(subprocess.run([TESSERA, "info", "--json"], capture_output=True, text=True, check=True).stdout)["mpi"]
+        suits = "pmix" if library.startswith("Open MPI") else "pmi2"
+        for kind in kinds - {suits}:
+            log = self.ended(self.train(SLURM_MPI_TYPE=kind), "FAILED", 4)
+            self.assertEqual((log.count("separate runs of one rank each"), log.count(f"export SLURM_MPI_TYPE={suits}")), (1, 1), log)
+            self.assertFalse(os.path.exists(self.path("run")))
+        if suits in kinds:
+            self.ended(self.train("--stop-at", "3", SLURM_MPI_TYPE=suits), "COMPLETED", 0)
+            self.assertEqual({row["ranks"] for row in self.rows("run")}, {2})
 
     def test_a_sweep(self):
         self.write("sweep.csv", "optimizer.lr,checkpoint.dir\n0.01,one\n0.02,two\n")

@@ -398,6 +398,12 @@ class Refusals(Train):
         os.truncate(self.write("", "huge.yaml"), 1 << 30)
         self.refused(3, "huge.yaml: is larger than 1 MiB", deck="huge.yaml")
 
+    def test_a_wrong_command_line_is_told_by_one_rank_of_a_launch(self):
+        for verb in ("train", "eval", "audit", "generate"):
+            done = subprocess.run([MPIEXEC, "-n", "3", TESSERA, verb, "--not-an-option"], capture_output=True, text=True, timeout=300,
+                                  cwd=self.folder)
+            self.assertEqual((done.returncode, done.stderr.count("--not-an-option")), (2, 1), (verb, done.stdout, done.stderr))
+
     def test_everything_that_is_wrong_with_a_deck_once(self):
         self.write(DECK + "evaluation: {batches: 1}\n", "bad.yaml")
         self.refused(3, "bad.yaml:11:1: evaluation: unknown key, did you mean eval?",

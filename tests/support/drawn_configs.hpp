@@ -47,7 +47,7 @@ inline RunConfig drawn(std::mt19937& random, int ranks) {
     return all[random() % all.size()];
   };
   using enum RecipeName;
-  const RecipeName recipe = pick(bf16, fp8_block, fp8_tensor, mxfp8, mxfp8_2d, nvfp4);
+  const RecipeName recipe = pick(bf16, fp8_block, fp8_tensor, mxfp8, mxfp8_2d, mxfp6_e3m2, mxfp4, mxfp4_2d, nvfp4);
   RunConfig config = pick(0, 1) ? dense(recipe) : mixture(recipe);
   config.reduce.order = pick(ReduceOrder::rank, ReduceOrder::batch);
   const bool idle = config.reduce.order == ReduceOrder::batch && pick(0, 1) == 1;
@@ -60,6 +60,8 @@ inline RunConfig drawn(std::mt19937& random, int ranks) {
   config.proof.gather_overlap = pick(0, 1) == 1;
   config.proof.reduce_overlap = pick(0, 1) == 1;
   if (config.model.moe && ranks % 2 == 0) config.parallel.expert = pick(1, 2);
+  const int group = pick(0, 0, 1, 2);
+  if (group > 0 && ranks % group == 0 && group % config.parallel.expert == 0) config.parallel.sharding_group = group;
   const bool coded = recipe != bf16;
   if (coded && pick(0, 1)) config.optimizer.matrices = MatrixRule::muon;
   if (coded && config.sharding == Sharding::optimizer) {

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "core/config/sharding_group.hpp"
 #include "core/config/structure.hpp"
 #include "core/config/value.hpp"
 #include "core/config/visitor.hpp"
@@ -50,6 +51,10 @@ class DrawnKeys : public ConfigVisitor<DrawnKeys> {
   void fill(bool& value, const std::string&, OneOf) { value = draw_() % 2 == 1; }
   template <Choice E> void fill(E& value, const std::string&, OneOf) {
     value = Names<E>::table[draw_() % std::size(Names<E>::table)].value;
+  }
+  void fill(ShardingGroup& value, const std::string&, OneOf) {
+    const auto drawn = static_cast<std::int64_t>(draw_() % 10);
+    value = drawn == 0 ? ShardingGroup() : drawn == 1 ? ShardingGroup::host() : ShardingGroup(drawn);
   }
   template <Choice E> void fill(std::vector<E>& list, const std::string&, OneOf) {
     list.clear();

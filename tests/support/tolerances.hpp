@@ -65,6 +65,7 @@ inline constexpr double e4m3_least = 2e-2;
 // A feed-forward layer's results in low precision, ||a-b|| over ||b||, b those of bf16.
 inline constexpr double fp8_layer = 8e-2;  // 6.0e-2
 inline constexpr double e5m2_layer = 1.2e-1;  // 8.8e-2
+inline constexpr double e3m2_layer = 1.5e-1;  // 1.1e-1 by the numpy formats
 inline constexpr double fp4_layer = 4e-1;  // 3.0e-1
 
 }  // namespace tolerances

@@ -1,13 +1,16 @@
 #pragma once
 #include <cstdint>
 #include <optional>
+#include <string>
 
 #include "core/comm/control.hpp"
 #include "core/config/config.hpp"
+#include "io/metrics/metrics_log.hpp"
 
 namespace tessera {
 
-/// The step with the lowest evaluation loss of a run so far, over all of its starts. Equal on all ranks. Local.
+/// The step with the lowest evaluation loss of a run so far, of the set that it follows, over all of its starts. Equal
+/// on all ranks. Local.
 class BestStep {
  public:
   /// Takes the loss of the evaluation after `step` (from 1), as the step's row holds it. One that is not finite is no
@@ -23,6 +26,9 @@ class BestStep {
   std::int64_t step_ = -1, since_ = 0;
   float loss_ = 0;
 };
+
+/// The loss of the evaluation set of a name, in a row that may have been written while the run had other sets.
+std::optional<float> loss_of_set(const MetricsRow& row, const std::string& name);
 
 /// That of the rows up to step `reached` in the run directory, which rank 0 reads; none are there before the first
 /// start. Throws on all ranks Error{environment} if they cannot be read. Collective over the world.

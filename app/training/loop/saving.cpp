@@ -6,7 +6,6 @@
 #include <cstdio>
 #include <utility>
 
-#include "core/config/treatments.hpp"
 #include "io/checkpoint/branch.hpp"
 #include "io/checkpoint/folder.hpp"
 #include "io/checkpoint/storage.hpp"
@@ -19,14 +18,14 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// quantized.h5: weights in the recipe's format, made from the masters as by `tessera quantize`.
+/// quantized.h5: the weights that training holds as codes, made from the masters as by `tessera quantize`.
 std::optional<DerivedFile> quantized_weights(const RunConfig& config) {
   if (!config.checkpoint.quantized) return std::nullopt;
-  const auto work_in = [format = coded_weights(config).front()](const fs::path& folder) {
+  const auto work_in = [weights = trained_weights(config)](const fs::path& folder) {
     QuantizeFileOptions options;
     options.in = folder / model_file;
     options.out = folder / quantized_file;
-    options.format = format;
+    options.formats = weights;
     options.panel_elements = std::int64_t{1} << 20;  // small, since the run's own memory is allocated too
     return options;
   };
@@ -46,6 +45,7 @@ Saving::Saving(const Parts& parts, Origin origin, std::int64_t saved, const Best
       stop_(parts.stop),
       lock_(parts.lock),
       log_(parts.log),
+      hooks_(parts.hooks),
       origin_(std::move(origin)),
       run_(parts.config.checkpoint.dir.get()),
       writer_(parts.device, parts.control, parts.parallel, quantized_weights(parts.config)),
@@ -59,10 +59,15 @@ Saving::Seconds Saving::needed() const { return writer_.under_way() ? 2 * longes
 
 bool Saving::pressed() { return stop_.presses(needed(), control_); }
 
+void Saving::add_to_best(std::int64_t step, const std::vector<double>& losses) {
+  best_.add(step, static_cast<float>(losses[followed_set(config_)]));
+}
+
 Proceed Saving::at_boundary(std::int64_t step) {
+  if (hooks_) hooks_->poll();
   const std::int64_t before = saved_;
   const bool busy = writer_.under_way();
-  if (const std::optional<double> loss = training_.evaluated()) best_.add(step, static_cast<float>(*loss));
+  if (const auto& losses = training_.evaluated()) add_to_best(step, *losses);
   const bool last = step == config_.run.steps || best_.enough(config_.run);
   const bool stop = stop_.due(step, needed(), control_) && !last, change = step == last_ && !last && !stop;
   const std::int64_t every = config_.checkpoint.every_steps;
@@ -105,8 +110,7 @@ void Saving::advance(Waiting waiting) try {
   began_.blocked += Clock::now() - came;
   if (!digest) return;
   const Seconds took = Clock::now() - began_.at;
-  committed(began_.step, took,
-            fmt::format("{} | {:.2f} s, training waited {:.3f} s", *digest, took.count(), began_.blocked.count()));
+  committed(began_.step, took, *digest, fmt::format(", training waited {:.3f} s", began_.blocked.count()));
 } catch (const Error& error) {
   report_failure(began_.step, error);
 }
@@ -124,14 +128,15 @@ void Saving::save(std::int64_t step) {
   const Clock::time_point begin = Clock::now();
   const std::string digest = writer_.save(run_, training_.state(), origin_);
   const Seconds took = Clock::now() - begin;
-  committed(step, took, fmt::format("{} | {:.2f} s", digest, took.count()));
+  committed(step, took, digest, "");
 }
 
 /// Reports a committed save and applies retention to older checkpoints.
-void Saving::committed(std::int64_t step, Seconds took, const std::string& what) {
+void Saving::committed(std::int64_t step, Seconds took, const std::string& digest, const std::string& waited) {
   saved_ = step;
   longest_ = std::max(longest_, took);
-  if (control_.rank() == 0) fmt::print("saved {} | {}\n", (run_ / step_folder(step)).string(), what);
+  const fs::path folder = run_ / step_folder(step);
+  if (control_.rank() == 0) fmt::print("saved {} | {} | {:.2f} s{}\n", folder.string(), digest, took.count(), waited);
   settle_branch_after_save(run_, control_);
   if (control_.rank() != 0) return;
   std::fflush(stdout);
@@ -141,6 +146,7 @@ void Saving::committed(std::int64_t step, Seconds took, const std::string& what)
     retire(run_, {checkpoint.keep_last, checkpoint.keep_every, step, checkpoint.keep_best ? best_.step() : -1});
   });
   for (const Problem& problem : kept.list()) fmt::print(stderr, "older checkpoints are kept: {}\n", problem.text);
+  if (hooks_) hooks_->saved(step, folder, digest);
 }
 
 }  // namespace tessera

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "app/training/loop/best_step.hpp"
+#include "app/training/loop/hooks.hpp"
 #include "app/training/loop/stop.hpp"
 #include "app/training/loop/training.hpp"
 #include "app/training/tell/run_log.hpp"
@@ -30,6 +31,7 @@ class Saving {
     const RunLock& lock;             ///< of the run directory
     const hdf5::Parallel* parallel;  ///< for CheckpointWriter
     RunLog* log;                     ///< is told of each save; null except on rank 0
+    Hooks* hooks;                    ///< likewise
   };
   /// `saved`: the step of the run directory's newest checkpoint; -1: none. `best`: of the starts before.
   Saving(const Parts& parts, Origin origin, std::int64_t saved, const BestStep& best);
@@ -42,8 +44,8 @@ class Saving {
   bool pressed();
   std::int64_t saved() const { return saved_; }  ///< the step saved last; -1: none. Local.
   const BestStep& best() const { return best_; }  ///< Local.
-  /// Takes the loss of an evaluation that a stop had abandoned, after the step saved last. Local.
-  void add_evaluation(double loss) { best_.add(saved_, static_cast<float>(loss)); }
+  /// Takes the losses, by set, of an evaluation that a stop had abandoned, after the step saved last. Local.
+  void add_evaluation(const std::vector<double>& losses) { add_to_best(saved_, losses); }
   std::int64_t snapshot_bytes() const { return snapshot_ ? snapshot_->bytes() : 0; }  ///< Local.
   /// Adds to a row the time for which saves have blocked training since the last call, if any did. Local.
   MetricsRow timed(MetricsRow row);
@@ -54,12 +56,13 @@ class Saving {
   using Clock = std::chrono::steady_clock;
   using Seconds = std::chrono::duration<double>;
   Seconds needed() const;
+  void add_to_best(std::int64_t step, const std::vector<double>& losses);
   enum class Waiting { until_committed, not_at_all };
   void advance(Waiting waiting);
   void save(std::int64_t step);
   void try_to_save(std::int64_t step);
   void report_failure(std::int64_t step, const Error& error) const;
-  void committed(std::int64_t step, Seconds took, const std::string& what);
+  void committed(std::int64_t step, Seconds took, const std::string& digest, const std::string& waited);
 
   const RunConfig& config_;
   const std::int64_t last_;
@@ -68,6 +71,7 @@ class Saving {
   Stop& stop_;
   const RunLock& lock_;
   RunLog* log_;
+  Hooks* hooks_;
   Origin origin_;
   std::filesystem::path run_;
   std::optional<Snapshot> snapshot_;  ///< with checkpoint.async

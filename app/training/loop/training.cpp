@@ -25,6 +25,7 @@ Training::Training(Device& device, const RunPlan& plan, Batches batches, Mesh& m
       profile_(plan.config, device, control, report_),
       step_timeout_(plan.config.comm) {
   if (plan.config.debug.replica_hash_every > 0) replicas_.emplace(device, plan);
+  if (plan.config.precision.statistics_every > 0) statistics_.emplace(device, plan, engine_, mesh, control);
   if (plan.config.debug.spot_check_every > 0) engine_.spot_check(judge_of_spot_checks(plan, control));
   if (confirms_skips(plan.config, device)) engine_.confirm_skips(judge_of_suspects(plan, control));
 }
@@ -47,13 +48,12 @@ void Training::initialise(const std::function<void(StateDict&)>& fill) {
 StateDict Training::state() {
   report_.finish();
   report_.pause();
-  const RunConfig& config = plan_.config;
   StateDict state = engine_.state();
   report_.record(state.counters);
   state.counters.step = step_;
   state.counters.next_sample = next_sample_;
-  state.counters.tokens = next_sample_ * config.model.seq_len;
-  state.counters.seed = config.run.seed;
+  state.counters.tokens = next_sample_ * plan_.config.model.seq_len;
+  state.counters.seed = plan_.config.run.seed;
   return state;
 }
 
@@ -71,18 +71,24 @@ void Training::make_step() {
   profile_.before(number);
   const bool checked = config.debug.spot_check_every > 0 && number % config.debug.spot_check_every == 0;
   if (checked) report_.finish();  // a machine's fault ends the run here, and the step before is done
-  const HostSequences& batch = batches_.training(step_, next_sample_, checked);
+  HostSequences& batch = batches_.training(step_, next_sample_, checked);
+  if (replay_) replay_->give(batch, batches_.pieces(), number, control_);
+  if (statistics_) statistics_->before(number);
   const auto rate = static_cast<float>(learning_rate(config.optimizer, config.run.steps, number));
   const Turn turn = engine_.step(batch, {rate, report_.norm_limit(number)});
   report_.begun({++step_, next_sample_ += config.batch.global, batch.counted}, turn);
+  if (statistics_ && statistics_->after(step_)) pause();
   if (const CollectiveLog* log = mesh_.log()) log->compare(control_);
-  if (replicas_ && step_ % config.debug.replica_hash_every == 0) compare_replicas();
+  if (replicas_ && step_ % config.debug.replica_hash_every == 0) {
+    report_.pause();
+    replicas_->compare(engine_.stream(), engine_.sync(), control_, step_);
+  }
 }
 
 bool Training::evaluate_if_due(const Pressed& pressed) {
   evaluated_.reset();
   if (!evaluation_due(plan_.config, step_) || !evaluates()) return true;
-  return report_.evaluated([&] { return evaluated_ = evaluate(pressed); });
+  return report_.evaluated([&] { return evaluated_ = evaluate(pressed); }, probed_);
 }
 
 void Training::end_step() {
@@ -99,22 +105,16 @@ void Training::finish() {
   if (trace_) trace_->finish(engine_.stream());
 }
 
-void Training::compare_replicas() {
-  report_.pause();
-  replicas_->compare(engine_.stream(), engine_.sync(), control_, step_);
-}
-
-std::optional<double> Training::evaluate(const Pressed& pressed) {
+std::optional<std::vector<double>> Training::evaluate(const Pressed& pressed) {
   const Region region(device_.compute(), RegionName::evaluate);
   pause();
-  return evaluation_loss(engine_, batches_, pressed);
+  return evaluation_losses(engine_, batches_, plan_.config.eval.weights, pressed, &probed_);
 }
 
 std::vector<float> Training::next_logits(const std::vector<std::int32_t>& ids) {
   report_.finish();
   pause();
-  const auto length = static_cast<std::ptrdiff_t>(plan_.sizes.length);
-  return engine_.next_logits({ids.end() - std::min(length, std::ssize(ids)), ids.end()});
+  return engine_.next_logits({ids.end() - std::min<std::ptrdiff_t>(plan_.sizes.length, std::ssize(ids)), ids.end()});
 }
 
 }  // namespace tessera

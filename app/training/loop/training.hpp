@@ -6,8 +6,10 @@
 #include <vector>
 
 #include "app/training/loop/batches.hpp"
+#include "app/training/loop/choices.hpp"
 #include "app/training/loop/evaluation.hpp"
 #include "app/training/loop/replicas.hpp"
+#include "app/training/loop/statistics.hpp"
 #include "app/training/loop/step_timeout.hpp"
 #include "app/training/tell/late_report.hpp"
 #include "app/training/tell/profile.hpp"
@@ -50,8 +52,17 @@ class Training {
   /// Passes on the row of the last step, if that is outstanding. Throws like make_step().
   void catch_up() { report_.finish(); }
 
+  /// From now on writes the choices of experts of each step, or takes them from a record. To be called before begin(),
+  /// on all ranks. Local.
+  void record_choices(std::unique_ptr<RecordedChoices> record) { report_.record_choices(std::move(record)); }
+  void replay_choices(std::unique_ptr<ReplayedChoices> replay) { replay_ = std::move(replay); }
+
   /// Begins the loop: draws the weights, unless they were given or restored. Rows go to `sink` from now on.
   void begin(const RowSink& sink);
+  /// Where statistics of quantizers go, if any are made. Local.
+  void send_statistics_to(const StatisticsSink& sink) {
+    if (statistics_) statistics_->send_to(sink);
+  }
   bool done() const { return step_ >= plan_.config.run.steps; }  ///< whether the last step is made; Local
   /// Makes the next step. Throws on all ranks Error{numerical} after optimizer.max_skips steps in a row whose gradients
   /// were not finite, and the sink's problems.
@@ -64,27 +75,30 @@ class Training {
   /// Ends the loop: passes on the last row and writes the rest of profile and trace. Throws like make_step().
   void finish();
 
-  /// Mean cross-entropy over the tokens of the evaluation windows with the present weights, the same bits at any number
-  /// of ranks. Nothing if it was abandoned because the run is `pressed`. Changes no state.
-  std::optional<double> evaluate(const Pressed& pressed = {});
-  bool evaluates() const { return batches_.evaluation().windows() > 0; }  ///< whether it has windows; Local
+  /// Mean cross-entropy over the targets of each evaluation set, in their order, with the weights of eval.weights. The
+  /// same bits at any number of ranks. Nothing if it was abandoned because the run is `pressed`. Changes no state.
+  std::optional<std::vector<double>> evaluate(const Pressed& pressed = {});
+  bool evaluates() const { return batches_.evaluates(); }  ///< whether any set has windows; Local
 
   /// Logits [V] of the token that follows the last seq_len of `ids`, with the present weights. Passes on the last row
   /// first (catch_up). Changes no state.
   std::vector<float> next_logits(const std::vector<std::int32_t>& ids);
 
-  /// The loss of the evaluation that followed the last step made, as its row has it; nothing if none did. Local.
-  std::optional<double> evaluated() const { return evaluated_; }
+  /// The losses of the evaluation that followed the last step made, by set; nothing if none did. Local.
+  const std::optional<std::vector<double>>& evaluated() const { return evaluated_; }
+  /// StepReport::chosen of the last evaluation's first pass. On rank 0 its first micro-batch is the same
+  /// whatever the ranks. Local.
+  const std::vector<std::int32_t>& probed() const { return probed_; }
 
   Engine& engine() { return engine_; }
   std::int64_t step() const { return step_; }  ///< steps done; Local
+  std::int64_t next_sample() const { return next_sample_; }  ///< the first of the next step; Local
   /// Number of allocations of device memory after the second step. Local.
   std::int64_t late_allocations() const {
     return device_.allocations() - early_allocations_.value_or(device_.allocations());
   }
 
  private:
-  void compare_replicas();
   /// To be called before work between steps, such as an evaluation. Waits have the whole time-out then, and no step is
   /// timed.
   void pause() {
@@ -95,6 +109,7 @@ class Training {
   Device& device_;
   const RunPlan& plan_;
   Batches batches_;
+  std::unique_ptr<ReplayedChoices> replay_;  ///< null without routing.replay
   Mesh& mesh_;
   Control& control_;
   Engine engine_;
@@ -102,8 +117,10 @@ class Training {
   LateReport report_;
   Profile profile_;
   std::optional<ReplicaCheck> replicas_;
+  std::optional<Statistics> statistics_;  ///< with precision.statistics_every
   StepTimeout step_timeout_;
-  std::optional<double> evaluated_;
+  std::optional<std::vector<double>> evaluated_;
+  std::vector<std::int32_t> probed_;
   std::int64_t step_ = 0;
   std::int64_t next_sample_ = 0;  ///< first sample of the next step
   std::int64_t settled_ = 0;                       ///< number of the second step since begin()

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "app/training/loop/generation.hpp"
+#include "app/training/tell/step_row.hpp"
 #include "io/data/utf8.hpp"
 #include "kernels/base/attempt.hpp"
 
@@ -26,6 +27,9 @@ TrainingLoop::TrainingLoop(const Parts& parts)
 Proceed TrainingLoop::run(const std::optional<MetricsRow>& unfinished) {
   bool whole = complete(unfinished);  // whether the last evaluation was made to its end
   training_.begin([this](const MetricsRow& row) { return log_ ? log_->row(saving_.timed(row)) : Problems(); });
+  training_.send_statistics_to([this](std::int64_t step, const std::vector<QuantizerLine>& lines) {
+    return log_ ? log_->quantized(step, lines) : Problems();
+  });
   Proceed proceed = Proceed::go_on;
   const auto goes_on = [&] { return proceed == Proceed::go_on || proceed == Proceed::change; };
   while (proceed = saving_.at_boundary(training_.step()), goes_on()) {
@@ -43,17 +47,18 @@ Proceed TrainingLoop::run(const std::optional<MetricsRow>& unfinished) {
 /// False if this one was abandoned too.
 bool TrainingLoop::complete(const std::optional<MetricsRow>& unfinished) {
   if (control_.max(unfinished ? 1 : 0) == 0) return true;
-  const std::optional<double> loss = training_.evaluate(pressed_);
+  const std::optional<std::vector<double>> losses = training_.evaluate(pressed_);
   Problems problems;
-  if (loss && unfinished)
+  if (losses && unfinished)
     attempt(problems, [&] {
       MetricsRow whole = *unfinished;
-      whole.eval_loss = static_cast<float>(*loss);
+      add_evaluation(whole, plan_.config, *losses);
+      whole.probed = training_.probed();
       log_->evaluated(whole);
     });
   control_.agree(problems);
-  if (loss) saving_.add_evaluation(*loss);
-  return loss.has_value();
+  if (losses) saving_.add_evaluation(*losses);
+  return losses.has_value();
 }
 
 /// The last step's sample is not part of the loop: it comes after the closing report.

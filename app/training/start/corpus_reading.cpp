@@ -42,13 +42,15 @@ void require_answers(const Prepared& run, Problems& problems) {
   for (const CutCorpus& one : run.corpora)
     if (count_targets(cut_tokens(run, one), 0, one.windows.train) == 0)
       refuse("data.files", (one.name.empty() ? "" : one.name + ": ") + "no window for training holds an answer");
-  if (run.corpora.empty() && !run.held) return;
-  const CutCorpus& evaluated = run.evaluated();
-  const std::int64_t windows = std::min(evaluated.windows.evaluation, run.most_evaluated);
-  if (windows > 0 && count_targets(cut_tokens(run, evaluated), evaluated.windows.train, windows) == 0)
-    refuse(run.held ? "data.eval_files" : "data.eval_fraction",
-           fmt::format("none of the {} evaluated windows holds an answer: keep more windows, or raise eval.batches",
-                       windows));
+  for (const CutCorpus* set : run.evaluated()) {
+    const std::int64_t windows = std::min(set->windows.evaluation, run.most_evaluated);
+    if (windows == 0 || count_targets(cut_tokens(run, *set), set->windows.train, windows) > 0) continue;
+    const DataConfig& data = run.deck.config.data;
+    const bool named = std::ranges::find(data.eval_sets, set->name, &EvalSet::name) != data.eval_sets.end();
+    refuse(named ? "data.eval_sets" : data.eval_files.empty() ? "data.eval_fraction" : "data.eval_files",
+           fmt::format("{}none of the {} evaluated windows holds an answer: keep more windows, or raise eval.batches",
+                       named ? set->name + ": " : "", windows));
+  }
 }
 
 }  // namespace tessera

@@ -3,25 +3,29 @@
 #include <algorithm>
 #include <system_error>
 
-#include "core/config/treatments.hpp"
 #include "io/checkpoint/folder.hpp"
 #include "io/checkpoint/manifest.hpp"
 #include "io/checkpoint/room.hpp"
 #include "io/checkpoint/storage.hpp"
+#include "io/convert/trained_weights.hpp"
 #include "io/files/text_file.hpp"
 #include "kernels/formats/registry.hpp"
 
 namespace tessera {
 namespace {
 
-/// Bytes of quantized.h5, at most: two copies of every weight, and a scale a block.
+/// Bytes of quantized.h5, at most: two copies of every weight that is held as codes, and a scale a block.
 std::int64_t quantized_bytes(const RunPlan& plan) {
   if (!plan.config.checkpoint.quantized) return 0;
   constexpr std::int64_t copies = 2, bits_of_scales = 1;
-  const std::int64_t bits = copies * (traits_of(coded_weights(plan.config).front()).bits + bits_of_scales);
+  const TrainedWeights weights = trained_weights(plan.config);
   std::int64_t bytes = 0;
-  for (const StateTensor& tensor : plan.saved)
-    if (tensor.slot == "model") bytes += tensor.shape.elements() * bits / 8;
+  for (const StateTensor& tensor : plan.saved) {
+    const auto found = tensor.slot == "model" ? weights.find(tensor.name) : weights.end();
+    if (found == weights.end()) continue;
+    const std::int64_t rows = found->second.rows * (tensor.shape.rank() == 3 ? tensor.shape[0] : 1);
+    bytes += rows * tensor.shape[-1] * copies * (traits_of(found->second.format).bits + bits_of_scales) / 8;
+  }
   return bytes;
 }
 

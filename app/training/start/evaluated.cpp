@@ -11,6 +11,7 @@
 #include "core/config/values.hpp"
 #include "io/metrics/console.hpp"
 #include "kernels/digest/digest.hpp"
+#include "kernels/loss/loss.hpp"
 
 namespace tessera {
 namespace {
@@ -49,15 +50,36 @@ std::vector<std::string> cut_keys(const DataConfig& data) {
 
 }  // namespace
 
-Evaluated evaluated_by(const Prepared& run) {
-  const CutCorpus& one = run.evaluated();
-  Evaluated evaluated{.kept = one.windows.evaluation, .of_files = one.corpus.files()};
-  evaluated.windows = std::min(evaluated.kept, run.most_evaluated);
-  evaluated.answers = run.deck.config.data.loss_mask;
-  evaluated.tokens = count_targets(cut_tokens(run, one), one.windows.train, evaluated.windows);
-  evaluated.files = files_read(one, evaluated.windows);
-  evaluated.drawn_files = files_drawn(one.corpus, evaluated.windows);
-  return evaluated;
+std::vector<Evaluated> evaluated_by(const Prepared& run) {
+  const std::vector<std::string> names = run.deck.config.data.evaluation_names();
+  std::vector<Evaluated> all;
+  for (const CutCorpus* one : run.evaluated()) {
+    Evaluated& set = all.emplace_back();
+    set.name = names[all.size() - 1];
+    set.kept = one->windows.evaluation;
+    set.of_files = one->corpus.files();
+    set.windows = std::min(set.kept, run.most_evaluated);
+    set.answers = run.deck.config.data.loss_mask;
+    set.tokens = count_targets(cut_tokens(run, *one), one->windows.train, set.windows);
+    set.files = files_read(*one, set.windows);
+    set.drawn_files = files_drawn(one->corpus, set.windows);
+  }
+  return all;
+}
+
+std::int64_t target_bytes(const Prepared& run, const CutCorpus& set) {
+  if (run.deck.config.data.kind != DataKind::text && !run.tokenizer) return 0;
+  const CutTokens cut = cut_tokens(run, set);
+  const auto length = static_cast<std::size_t>(cut.windows.length);
+  std::vector<std::int32_t> ids(length), targets(length), positions(cut.documents.apart ? length : 0);
+  std::int64_t bytes = 0;
+  for (std::int64_t i = 0; i < std::min(set.windows.evaluation, run.most_evaluated); ++i) {
+    const std::int64_t window = set.windows.train + i;
+    read_window(cut, window, ids, targets, positions);
+    for (const std::int32_t token : std::span(targets).first(static_cast<std::size_t>(cut.windows.targets(window))))
+      if (token != no_target) bytes += std::ssize(run.encoding().bytes_of(token));
+  }
+  return bytes;
 }
 
 std::string extent_text(const Evaluated& taken) {
@@ -70,15 +92,19 @@ std::string extent_text(const Evaluated& taken) {
 
 std::string doubt_text(const Evaluated& taken) {
   if (taken.drawn_files <= 4 * static_cast<double>(taken.files)) return "";
-  return fmt::format("WARNING: the evaluated windows come from {} of {}, and drawn ones would from {:.0f}: see "
+  return fmt::format("WARNING: the evaluated windows{} come from {} of {}, and drawn ones would from {:.0f}: see "
                      "data.eval_windows",
-                     taken.files, counted(taken.of_files, "file"), taken.drawn_files);
+                     taken.name.empty() ? "" : " of " + taken.name, taken.files, counted(taken.of_files, "file"),
+                     taken.drawn_files);
 }
 
 std::string evaluation_text(const Prepared& run) {
-  const Evaluated taken = evaluated_by(run);
-  std::string text = taken.windows > 0 ? "; eval: " + extent_text(taken) : "";
-  if (const std::string doubt = doubt_text(taken); !doubt.empty()) text += "; " + doubt;
+  std::string text;
+  for (const Evaluated& taken : evaluated_by(run)) {
+    const std::string name = taken.name.empty() ? "" : " " + taken.name;
+    if (taken.windows > 0) text += fmt::format("; eval{}: {}", name, extent_text(taken));
+    if (const std::string doubt = doubt_text(taken); !doubt.empty()) text += "; " + doubt;
+  }
   return run.trained_copy.empty() ? text : text + "; WARNING: " + run.trained_copy;
 }
 
@@ -95,7 +121,8 @@ std::string keep_windows(Prepared& run, const RunConfig& saved) {
   Problems problems;
   cut_again(run, problems);
   problems.raise();
-  if (evaluated_by(run).kept == 0) return "";
+  if (std::ranges::all_of(run.evaluated(), [](const CutCorpus* set) { return set->windows.evaluation == 0; }))
+    return "";
   return fmt::format("{}: {}, as the weights were trained; what the default evaluates on they may have seen: write it "
                      "into the deck",
                      key, name_of(saved.data.eval_windows));
@@ -103,7 +130,7 @@ std::string keep_windows(Prepared& run, const RunConfig& saved) {
 
 std::string overlap_text(const GivenWeights& given, const Prepared& run) {
   const RunConfig& config = run.deck.config;
-  if (run.corpora.empty() || run.held || run.evaluated().windows.evaluation == 0) return "";
+  if (run.corpora.empty() || run.corpora.front().windows.evaluation == 0) return "";
   if (given.corpus_hash != hex(run.corpus_hash())) return "";
   const std::map<std::string, std::string> theirs = values_of(given.config), ours = values_of(config);
   std::string differences;

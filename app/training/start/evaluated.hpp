@@ -1,21 +1,27 @@
 #pragma once
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "app/training/start/given_weights.hpp"
 #include "app/training/start/preparation.hpp"
 
 namespace tessera {
 
-/// What an evaluation of a run takes, of what is kept for it.
+/// What an evaluation of a set takes, of what is kept for it.
 struct Evaluated {
+  std::string name;  ///< the set's; empty if it is the only one of the run and has none
   std::int64_t windows = 0, kept = 0;
   std::int64_t tokens = 0;               ///< that it predicts: all, or answers
   bool answers = false;
   std::int64_t files = 0, of_files = 0;  ///< that its windows lie in, of the corpus that they are of
   double drawn_files = 0;                ///< files that as many drawn windows of that corpus lie in on average
 };
-Evaluated evaluated_by(const Prepared& run);
+/// Those of the run's evaluation sets, in the order of evaluation_names().
+std::vector<Evaluated> evaluated_by(const Prepared& run);
+/// Bytes of text that the targets of a set's evaluated windows stand for; 0 where nothing says it (token files without
+/// data.tokenizer). Reads them.
+std::int64_t target_bytes(const Prepared& run, const CutCorpus& set);
 
 /// "128 of 1,050 windows, 8,192 tokens, from 97 of 241 files"; of a single file none is said.
 std::string extent_text(const Evaluated& taken);

@@ -62,11 +62,13 @@ GivenWeights foreign_weights(const std::filesystem::path& folder) {
   return {folder, std::move(foreign), config, facts.counters, "", "", facts.window, facts.told};
 }
 
-GivenWeights saved_weights(const std::filesystem::path& folder, std::unique_ptr<Checkpoint> checkpoint) {
+GivenWeights saved_weights(const std::filesystem::path& folder, std::unique_ptr<Checkpoint> checkpoint, Taken taken) {
   const Manifest manifest = checkpoint->manifest();
   const RunConfig config = parse_saved_deck(checkpoint->deck(), (folder / deck_file).string()).config;
-  return {folder, std::move(checkpoint), config, manifest.counters, manifest.content_digest,
-          manifest.corpus_hash, 0, ""};
+  std::unique_ptr<TensorSource> source;
+  if (taken == Taken::averages) source = averages_of(std::move(checkpoint));
+  else source = std::move(checkpoint);
+  return {folder, std::move(source), config, manifest.counters, manifest.content_digest, manifest.corpus_hash, 0, ""};
 }
 
 /// The folder that a path means: of Hugging Face, or of a step.
@@ -102,7 +104,7 @@ std::string path_of_weights(const std::string& model) {
       .config.checkpoint.dir.get();
 }
 
-GivenWeights open_weights(const std::string& path, Control& control, const hdf5::Parallel* parallel) {
+GivenWeights open_weights(const std::string& path, Control& control, const hdf5::Parallel* parallel, Taken taken) {
   Problems problems;
   std::string folder;
   bool foreign = false;
@@ -117,7 +119,11 @@ GivenWeights open_weights(const std::string& path, Control& control, const hdf5:
   std::unique_ptr<Checkpoint> checkpoint;
   if (!foreign) checkpoint = std::make_unique<Checkpoint>(folder, control, parallel);
   GivenWeights given;
-  attempt(problems, [&] { given = foreign ? foreign_weights(folder) : saved_weights(folder, std::move(checkpoint)); });
+  attempt(problems, [&] {
+    if (foreign && taken == Taken::averages)
+      throw Error(Exit::file, folder + ": a Hugging Face folder holds no averages beside its weights");
+    given = foreign ? foreign_weights(folder) : saved_weights(folder, std::move(checkpoint), taken);
+  });
   control.agree(problems);
   if (control.rank() == 0 && !given.told.empty()) fmt::print(stderr, "{}\n", given.told);
   return given;
@@ -125,7 +131,8 @@ GivenWeights open_weights(const std::string& path, Control& control, const hdf5:
 
 GivenWeights open_weights(const std::string& path) {
   const std::filesystem::path folder = folder_of_weights(path);
-  return is_hf_folder(folder) ? foreign_weights(folder) : saved_weights(folder, std::make_unique<Checkpoint>(folder));
+  if (is_hf_folder(folder)) return foreign_weights(folder);
+  return saved_weights(folder, std::make_unique<Checkpoint>(folder), Taken::trained);
 }
 
 std::optional<std::string> GivenWeights::companion(const char* name) const {

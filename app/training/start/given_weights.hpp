@@ -7,7 +7,7 @@
 #include "app/training/start/preparation.hpp"
 #include "core/comm/control.hpp"
 #include "core/plan/plan.hpp"
-#include "io/checkpoint/reader.hpp"
+#include "io/checkpoint/averages.hpp"
 #include "io/deck/deck.hpp"
 
 namespace tessera {
@@ -36,7 +36,8 @@ GivenWeights open_weights(const std::string& path);
 
 /// Opens a step folder, the newest valid step of a run directory, or a Hugging Face folder, and prints what there is to
 /// tell of it. Throws the same Error{file} on all ranks. Collective over the world.
-GivenWeights open_weights(const std::string& path, Control& control, const hdf5::Parallel* parallel = nullptr);
+GivenWeights open_weights(const std::string& path, Control& control, const hdf5::Parallel* parallel = nullptr,
+                          Taken taken = Taken::trained);
 
 /// Problems with loading the weights into a plan's model, a line each: differing keys that have no tensor, and tensors.
 /// Local.

@@ -8,6 +8,7 @@
 #include <fstream>
 #include <functional>
 #include <map>
+#include <optional>
 #include <numeric>
 
 #include <fmt/format.h>
@@ -17,6 +18,7 @@
 #include "app/cli/memory.hpp"
 #include "app/cli/threads.hpp"
 #include "app/training/start/changes.hpp"
+#include "app/training/start/choices_files.hpp"
 #include "app/training/start/corpus_reading.hpp"
 #include "app/training/start/disk_room.hpp"
 #include "app/training/start/evaluated.hpp"
@@ -28,6 +30,7 @@
 #include "io/data/mapped_file.hpp"
 #include "io/data/no_text.hpp"
 #include "io/files/text_file.hpp"
+#include "io/metrics/choices_file.hpp"
 #include "io/metrics/console.hpp"
 #include "io/metrics/run_directory.hpp"
 #include "kernels/base/index.hpp"
@@ -136,12 +139,14 @@ std::pair<dev_t, ino_t> identity(const std::filesystem::path& file) {
   return ::stat(file.c_str(), &found) == 0 ? std::pair(found.st_dev, found.st_ino) : std::pair(dev_t{}, ino_t{});
 }
 
-/// Adds a problem if a file is trained on and evaluated on, by whatever link; says where another one has its bytes.
-void refuse_shared_files(Prepared& run, Problems& problems) {
+/// Adds a problem if a file of `patterns`, which are evaluated on, is trained on too, by whatever link; says where
+/// another one has its bytes.
+void refuse_shared_files(Prepared& run, const char* key, const std::vector<std::string>& patterns,
+                         Problems& problems) {
   const DataConfig& data = run.deck.config.data;
-  const auto listed = [&](const std::vector<std::string>& patterns) {
+  const auto listed = [&](const std::vector<std::string>& of) {
     std::vector<Finding> told;  // by corpus_of()
-    return list_files({data.root.get(), patterns, run.deck.config.checkpoint.dir.get(), "data.files"}, told);
+    return list_files({data.root.get(), of, run.deck.config.checkpoint.dir.get(), "data.files"}, told);
   };
   std::map<std::pair<dev_t, ino_t>, std::filesystem::path> trained;
   std::multimap<std::uintmax_t, std::filesystem::path> by_size;
@@ -150,12 +155,12 @@ void refuse_shared_files(Prepared& run, Problems& problems) {
     trained.emplace(identity(file), file);
     by_size.emplace(std::filesystem::file_size(file, unreadable), file);
   }
-  for (const std::filesystem::path& file : listed(data.eval_files)) {
+  for (const std::filesystem::path& file : listed(patterns)) {
     if (const auto same = trained.find(identity(file)); same != trained.end())
       return problems.add(
           Exit::deck,
           run.deck.provenance.located(
-              {{"data.eval_files", "data.files"},
+              {{key, "data.files"},
                file.string() + " is trained on too" +
                    (same->second == file ? "" : ", as " + same->second.string() + ", a link to the same file") +
                    ": leave it out of data.files"}));
@@ -163,7 +168,7 @@ void refuse_shared_files(Prepared& run, Problems& problems) {
     for (auto one = first; one != last && run.trained_copy.empty(); ++one)
       if (std::ranges::equal(MappedFile(file).bytes(), MappedFile(one->second).bytes()))
         run.trained_copy =
-            fmt::format("{} of data.eval_files holds what {} holds, which is trained on", file.string(),
+            fmt::format("{} of {} holds what {} holds, which is trained on", file.string(), key,
                         one->second.string());
   }
 }
@@ -177,7 +182,7 @@ Windows windows_to_train(const RunConfig& config, std::int64_t tokens, Problems&
   return Windows::split(tokens, length, data.eval_fraction, problems);
 }
 
-/// The windows of that of data.eval_files.
+/// The windows of one that is evaluated on alone.
 Windows windows_held(const RunConfig& config, std::int64_t tokens, Problems& problems) {
   const std::int64_t length = config.model.seq_len;
   if (config.data.eval_windows == EvalWindows::tail) return Windows::held(tokens, length, problems);
@@ -198,21 +203,27 @@ void read_corpus(Prepared& run, Task task, Problems& problems) {
     if (data.mixture.empty()) return read(data.files, "");
     for (const std::string& pattern : data.files) read({pattern}, pattern);
   });
-  if (data.eval_files.empty()) return;
-  attempt(problems, [&] {
-    Problems shared;
-    refuse_shared_files(run, shared);
-    if (task == Task::training) problems.add(shared);
-    else if (!shared.empty()) run.trained_copy = shared.list().front().text;  // which an evaluation is allowed
-    run.held =
-        corpus_of(run, "data.eval_files", data.eval_files, "", problems,
-                  [&](std::int64_t tokens, Problems& found) { return windows_held(config, tokens, found); });
-  });
+  const auto hold = [&](const char* key, const std::vector<std::string>& patterns, const std::string& name) {
+    attempt(problems, [&] {
+      Problems shared;
+      refuse_shared_files(run, key, patterns, shared);
+      if (task == Task::training) problems.add(shared);
+      else if (!shared.empty()) run.trained_copy = shared.list().front().text;  // which an evaluation is allowed
+      auto one = corpus_of(run, key, patterns, name, problems, [&](std::int64_t tokens, Problems& found) {
+        return windows_held(config, tokens, found);
+      });
+      if (one) run.held.push_back(std::move(*one));
+    });
+  };
+  if (!data.eval_files.empty()) hold("data.eval_files", data.eval_files, "");
+  for (const EvalSet& set : data.eval_sets) hold("data.eval_sets", set.files, set.name);
 }
 
 /// Adds a problem if nothing is kept that could be evaluated.
 void require_evaluation(const Prepared& run, Problems& problems) {
-  if (!problems.empty() || run.evaluated().windows.evaluation > 0) return;
+  if (!problems.empty()) return;
+  for (const CutCorpus* set : run.evaluated())
+    if (set->windows.evaluation > 0) return;
   const bool mixed = !run.deck.config.data.mixture.empty();
   problems.add(Exit::deck, run.deck.provenance.located({{"data.eval_fraction", "data.kind"},
                                                         fmt::format("keeps no windows to evaluate on; give {}"
@@ -286,6 +297,7 @@ void check_given_weights(Prepared& run, Problems& problems) {
 void check_debug_files(const RunConfig& config, Problems& problems) {
   check_file("debug.trace", config.debug.trace, "{\"step\"", config.checkpoint.dir.get(), problems);
   check_file("debug.profile", config.debug.profile, "{\"displayTimeUnit\"", config.checkpoint.dir.get(), problems);
+  check_file("routing.record", config.routing.record, ChoicesFile::beginning, config.checkpoint.dir.get(), problems);
 }
 
 void plan_segment(Prepared& run, std::size_t segment, const Mpi& mpi, Control& control) {
@@ -304,7 +316,7 @@ void plan_segment(Prepared& run, std::size_t segment, const Mpi& mpi, Control& c
 void cut_again(Prepared& run, Problems& problems) {
   const RunConfig& config = run.deck.config;
   for (CutCorpus& one : run.corpora) one.windows = windows_to_train(config, one.corpus.tokens().count(), problems);
-  if (run.held) run.held->windows = windows_held(config, run.held->corpus.tokens().count(), problems);
+  for (CutCorpus& one : run.held) one.windows = windows_held(config, one.corpus.tokens().count(), problems);
 }
 
 Deck checked_deck(const std::string& path, const std::vector<Override>& overrides) {
@@ -337,6 +349,7 @@ Prepared examine(const std::string& deck, const std::vector<Override>& overrides
       if (!of_directory.empty()) return;
       const std::vector<StepFolder> steps = step_folders(config.checkpoint.dir.get());
       problems.add(problems_with_room(*run.plan, steps.empty() ? "" : steps.back().path, -1));
+      if (steps.empty()) check_choices_files(run, {}, {}, problems);
     });
   if (of_directory.empty()) check_given_weights(run, problems);
   problems.add(problems_with_threads(config.run.threads.get()));
@@ -347,9 +360,19 @@ Prepared examine(const std::string& deck, const std::vector<Override>& overrides
 Batches Prepared::batches() const {
   std::vector<CutTokens> training;
   for (const CutCorpus& one : corpora) training.push_back(cut_tokens(*this, one));
-  CutTokens held_out = cut_tokens(*this, evaluated());
-  held_out.windows.evaluation = std::min(held_out.windows.evaluation, most_evaluated);
-  return {deck.config, std::move(training), held_out, plan->ranks.world};
+  std::vector<CutTokens> sets;
+  for (const CutCorpus* one : evaluated()) {
+    sets.push_back(cut_tokens(*this, *one));
+    sets.back().windows.evaluation = std::min(sets.back().windows.evaluation, most_evaluated);
+  }
+  return {deck.config, std::move(training), sets, plan->ranks.world};
+}
+
+std::vector<const CutCorpus*> Prepared::evaluated() const {
+  std::vector<const CutCorpus*> sets;
+  if (deck.config.data.eval_fraction > 0.0 && !corpora.empty()) sets.push_back(&corpora.front());
+  for (const CutCorpus& one : held) sets.push_back(&one);
+  return sets;
 }
 
 std::uint64_t Prepared::corpus_hash() const {
@@ -381,7 +404,8 @@ std::string corpus_text(const Prepared& run) {
   const RunConfig& config = run.deck.config;
   const CutCorpus& first = run.corpora.front();
   const double samples = static_cast<double>(config.run.steps) * static_cast<double>(config.batch.global);
-  const std::int64_t evaluation = run.evaluated().windows.evaluation;
+  std::int64_t evaluation = 0;
+  for (const CutCorpus* set : run.evaluated()) evaluation += set->windows.evaluation;
   const std::string held = fmt::format("{}, {}", counted(run.files(), "file"), counted(run.tokens(), "token"));
   const std::string work =
       fmt::format("{} of {}", counted(config.run.steps, "step"), counted(config.batch.global, "sequence"));
@@ -437,6 +461,22 @@ void require_one_deck(const Prepared& run, const Mpi& mpi, Control& control, Pro
                                          places_text(mpi.hosts(), others), mpi.hosts().front()));
 }
 
+/// Settles parallel.sharding_group host, which needs as many ranks on each host. Local, and equal on all ranks.
+void settle_sharding_group(Prepared& run, const Mpi& mpi, Problems& problems) {
+  ShardingGroup& group = run.deck.config.parallel.sharding_group;
+  if (!group.is_host()) return;
+  if (const std::optional<int> of_host = ranks_of_each_host(mpi.hosts())) return group.settle(*of_host);
+  std::vector<int> all;
+  for (int r = 0; r < mpi.size(); ++r) all.push_back(r);
+  problems.add(Exit::deck,
+               run.deck.provenance.located(
+                   {{"parallel.sharding_group"},
+                    fmt::format("host needs as many ranks on each host, numbered host by host, and there are {}: start "
+                                "them so (mpiexec -ppn N, srun --ntasks-per-node=N), or use all, or a number that "
+                                "divides {} ranks",
+                                places_text(mpi.hosts(), all), mpi.size())}));
+}
+
 /// Settles what depends on the machine, and adds the problems with it and with the number of ranks. Collective over the
 /// world.
 void fit_to_machine(Prepared& run, Task task, const Mpi& mpi, Control& control, Problems& problems) {
@@ -450,7 +490,10 @@ void fit_to_machine(Prepared& run, Task task, const Mpi& mpi, Control& control, 
     config.debug.trace.clear();  // for training only, like the two keys below
     config.debug.profile.clear();
     config.checkpoint.async = false;
+    config.eval.weights = EvaluatedWeights::trained;  // given weights, whichever they are, and none beside them
+    config.optimizer.ema = 0;
   }
+  settle_sharding_group(run, mpi, problems);
   for (const Finding& finding : refusals(config, mpi.size()))
     problems.add(Exit::deck, run.deck.provenance.located(finding));
   run.gpu = own_gpu(mpi);

@@ -21,7 +21,7 @@ Deck checked_deck(const std::string& path, const std::vector<Override>& override
 
 /// A corpus and the windows into which it is cut.
 struct CutCorpus {
-  std::string name;  ///< its pattern, if it is one of several; else empty
+  std::string name;  ///< its pattern or its set's name, if it is one of several; else empty
   Corpus corpus;
   Windows windows;
 };
@@ -32,7 +32,7 @@ struct Prepared {
   std::size_t segment = 0;      ///< of precision.schedule that is planned
   std::optional<RunPlan> plan;  ///< its config is that of the segment; the deck's is that of the run
   std::vector<CutCorpus> corpora;              ///< of data.files: one, or with data.mixture one for each pattern
-  std::optional<CutCorpus> held;               ///< of data.eval_files; empty without
+  std::vector<CutCorpus> held;                 ///< of data.eval_files, if there are, then of each of data.eval_sets
   std::shared_ptr<const Tokenizer> tokenizer;  ///< of data.tokenizer; null without one
 
   /// Hash, files and tokens of all training corpora. The hash is that of a single corpus, or combines those of several
@@ -42,8 +42,8 @@ struct Prepared {
   std::int64_t tokens() const;
   /// This rank's batches for training and evaluation.
   Batches batches() const;
-  /// The corpus whose windows are evaluated.
-  const CutCorpus& evaluated() const { return held ? *held : corpora.front(); }
+  /// The corpora whose windows are evaluated, in the order of evaluation_names(); fewer if some could not be read.
+  std::vector<const CutCorpus*> evaluated() const;
   /// The encoding of prompts and samples as text. Valid as long as this object.
   const TextEncoding& encoding() const;
   int gpu = -1;                      ///< own_gpu()
@@ -73,7 +73,8 @@ std::string corpus_text(const Prepared& run);
 /// Text of how many epochs of each corpus `samples` samples are.
 std::string epochs_text(const Prepared& run, std::int64_t samples);
 
-/// Adds problems if the files of debug.trace and debug.profile cannot be written, or are there and of another kind.
+/// Adds problems if the files of debug.trace, debug.profile and routing.record cannot be written, or are there and of
+/// another kind.
 /// Leaves none. Local.
 void check_debug_files(const RunConfig& config, Problems& problems);
 

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "app/training/start/choices_files.hpp"
 #include "app/training/start/disk_room.hpp"
 #include "app/training/start/evaluated.hpp"
 #include "app/training/start/known_tokenizer.hpp"
@@ -68,6 +69,13 @@ void compare_tokenizers(const PreparedRun& run, const RunRequest& request, const
   changes.keys.push_back({key, theirs.name, run.deck.config.data.tokenizer, Restart::on_request});
 }
 
+/// Where a run goes on that resumes from `checkpoint`; empty: at its beginning.
+RunPosition position_of(const std::filesystem::path& checkpoint) {
+  if (checkpoint.empty()) return {};
+  const StateCounters counters = SavedRun(checkpoint).manifest.counters;
+  return {counters.step, counters.next_sample};
+}
+
 }  // namespace
 
 Changes changes_against(const PreparedRun& run, const RunRequest& request, const std::filesystem::path& checkpoint,
@@ -117,6 +125,7 @@ PreparedRun prepare_run(const RunRequest& request, const Mpi& mpi, Control& cont
   if (mpi.rank() == 0) {
     check_debug_files(config, problems);
     const std::filesystem::path from = run.beginnings.empty() ? "" : run.beginnings.front();
+    attempt(problems, [&] { check_choices_files(run, request, position_of(from), problems); });
     attempt(problems, [&] { problems.add(problems_with_room(*run.plan, from, request.stop_at)); });
   }
   control.agree(problems);

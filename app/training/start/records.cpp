@@ -8,12 +8,14 @@
 #include <fmt/format.h>
 
 #include "app/cli/build.hpp"
+#include "app/training/start/evaluated.hpp"
 #include "app/training/tell/plan_text.hpp"
 #include "io/checkpoint/branch.hpp"
 #include "io/checkpoint/storage.hpp"
 #include "io/files/access.hpp"
 #include "io/files/text_file.hpp"
 #include "io/metrics/routing_log.hpp"
+#include "io/metrics/routing_probe.hpp"
 #include "io/metrics/run_directory.hpp"
 #include "io/metrics/run_record.hpp"
 #include "kernels/base/attempt.hpp"
@@ -58,11 +60,23 @@ RunRecord record_of(const PreparedRun& run, const RunRequest& request) {
   return record;
 }
 
+/// The evaluation sets that have names.
+std::vector<LoggedSet> logged_sets(const PreparedRun& run) {
+  std::vector<LoggedSet> sets;
+  const std::vector<const CutCorpus*> corpora = run.evaluated();
+  const std::vector<Evaluated> all = evaluated_by(run);
+  for (std::size_t i = 0; i < all.size(); ++i)
+    if (!all[i].name.empty())
+      sets.push_back({all[i].name, extent_text(all[i]), all[i].tokens, target_bytes(run, *corpora[i])});
+  return sets;
+}
+
 /// Begins a branch. From now on the run directory holds the steps of two lines, until the new line's first checkpoint
 /// sets the old line's later ones aside. Local.
 void branch_off(const std::filesystem::path& directory, const Beginning& beginning) {
   const std::vector<std::string> left =
-      begin_branch(directory, beginning.origin.parent, beginning.kept, {metrics_file, routing_file});
+      begin_branch(directory, beginning.origin.parent, beginning.kept,
+                   {metrics_file, routing_file, routing_probe_file, quantization_file});
   if (!left.empty())
     fmt::print("a branch begins after step {}: its first checkpoint sets {} aside\n", beginning.step,
                fmt::join(left, ", "));
@@ -99,7 +113,8 @@ std::unique_ptr<RunLog> open_records(const PreparedRun& run, const RunRequest& r
     attempt(problems, [&] {
       if (std::holds_alternative<FromCheckpoint>(request.resume)) branch_off(directory, beginning);
       log = std::make_unique<RunLog>(*run.plan, beginning.step, peak_of_run(config),
-                                     RunTexts{corpus_text(run), resolved_text(run.deck), mpi.host(), run.mixed});
+                                     RunTexts{corpus_text(run), resolved_text(run.deck), mpi.host(), run.mixed,
+                                              logged_sets(run)});
       record.restart = log->restarts();
       record.reached = log->reached();
       replace_text_file(directory / "deck.resolved.yaml", resolved_text(run.deck));

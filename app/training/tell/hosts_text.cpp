@@ -7,22 +7,38 @@
 
 #include <fmt/format.h>
 
+#include "core/params/labels.hpp"
 #include "io/metrics/console.hpp"
 
 namespace tessera {
 namespace {
 
-/// The ranks of the world that take part in an operation of this rank.
-std::vector<int> taking_part(const RunPlan& plan, const CollectiveCost& cost) {
+/// Whether this rank receives in an operation from rank `other`.
+bool receives_from(const RunPlan& plan, const CollectiveCost& cost, const Ranks& other) {
   const Ranks& own = plan.ranks;
-  const bool rows = cost.collective == Collective::exchange_rows;
-  const bool of_experts =
-      cost.group >= 0 && plan.layout.groups()[GroupId{cost.group}].processes == ProcessGroup::expert;
-  std::vector<int> ranks;
-  for (int r = 0; r < own.world.size; ++r) {
-    const Ranks other = Ranks::in_world(own.world.size, r, own.experts.size);
-    if (rows ? other.expert_data == own.expert_data : !of_experts || other.experts == own.experts) ranks.push_back(r);
+  if (cost.group < 0)  // of all ranks, but for rows of an expert group
+    return cost.collective != Collective::exchange_rows || other.expert_data == own.expert_data;
+  const ProcessGroup processes = plan.layout.groups()[GroupId{cost.group}].processes;
+  const RankIn here = own.of(processes, Level::inside), there = other.of(processes, Level::inside);
+  const bool same_experts = processes == ProcessGroup::dense || other.experts == own.experts;
+  if (cost.label != label::running_sums && cost.label != label::shards)
+    return same_experts && other.sharding == own.sharding;
+  if (!same_experts || !(there == here)) return false;  // across sharding groups: ranks of one number
+  switch (cost.collective) {
+    case Collective::pass_on: return other.sharding.rank + 1 == own.sharding.rank;
+    case Collective::exchange_rows: return other.sharding.rank + 1 == own.sharding.size;
+    default: return true;
   }
+}
+
+/// The other ranks from which this rank receives in an operation, about evenly.
+std::vector<int> senders(const RunPlan& plan, const CollectiveCost& cost) {
+  const Ranks& own = plan.ranks;
+  std::vector<int> ranks;
+  for (int r = 0; r < own.world.size; ++r)
+    if (r != own.world.rank && receives_from(plan, cost, Ranks::in_world(own.world.size, r, own.experts.size,
+                                                                         own.sharding.size)))
+      ranks.push_back(r);
   return ranks;
 }
 
@@ -34,18 +50,26 @@ Received received_over(const RunPlan& plan, int hosts) {
   const int of_host = ranks / hosts, host = plan.ranks.world.rank / of_host;
   Received received;
   for (const CollectiveCost& cost : plan.collectives) {
-    const std::vector<int> all = taking_part(plan, cost);
+    const std::vector<int> all = senders(plan, cost);
+    if (all.empty()) continue;
     const auto here = std::ranges::count_if(all, [&](int r) { return r / of_host == host; });
-    const auto bytes = static_cast<double>(cost.bytes * cost.count), others = static_cast<double>(all.size()) - 1;
-    if (others == 0) continue;
-    received.inside += bytes * static_cast<double>(here - 1) / others;
-    received.across += bytes * (static_cast<double>(all.size()) - static_cast<double>(here)) / others;
+    const double bytes = static_cast<double>(cost.bytes * cost.count) / static_cast<double>(all.size());
+    received.inside += bytes * static_cast<double>(here);
+    received.across += bytes * static_cast<double>(std::ssize(all) - here);
   }
   return received;
 }
 
+Received most_received_over(const RunPlan& plan, int hosts) {
+  const Received own = received_over(plan, hosts);
+  const int ranks = plan.ranks.world.size, groups = plan.ranks.sharding.size;
+  if (groups == 1) return own;
+  const Received next = received_over(resolve(plan.config, ranks, ranks / groups), hosts);
+  return next.across > own.across ? next : own;
+}
+
 std::string hosts_text(const RunPlan& plan, int hosts) {
-  const Received received = received_over(plan, hosts);
+  const Received received = most_received_over(plan, hosts);
   const int of_host = plan.ranks.world.size / hosts;
   const auto text = [](double bytes) { return bytes_text(static_cast<std::int64_t>(bytes)); };
   return fmt::format("hosts:    {} of {}: a rank receives {} a step from its own host and {} from others, a host {}\n",

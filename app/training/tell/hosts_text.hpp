@@ -15,6 +15,10 @@ struct Received {
 /// of its process group. `hosts` must divide the ranks (else Error{internal}). Pure.
 Received received_over(const RunPlan& plan, int hosts);
 
+/// The same of the plan's rank or the first rank of the second sharding group, whichever receives more from other
+/// hosts. No sums are passed on to the first group. Local.
+Received most_received_over(const RunPlan& plan, int hosts);
+
 /// The same as a line.
 std::string hosts_text(const RunPlan& plan, int hosts);
 

@@ -47,24 +47,31 @@ void LateReport::read() {
   const double seconds = report.end.seconds_since(unread_->back_to_back ? last_end_ : report.begin);
   last_end_ = report.end;
   unread_->row = row_of(config_, unread_->progress, report, seconds);
+  if (choices_) unread_->problems.add(choices_->write(unread_->progress.step, report));
   if (trace_) trace_->report(unread_->progress.step, report, unread_->row->loss, chain_);
   chain_ = continued(chain_, unread_->progress.step, report);
   skips_ = report.clip.skip == ClipResult::not_finite ? skips_ + 1 : 0;
   if (config_.optimizer.skip_spikes > 0) window_.add(report.clip.norm);
 }
 
-bool LateReport::evaluated(const std::function<std::optional<double>()>& evaluate) {
+bool LateReport::evaluated(const std::function<std::optional<std::vector<double>>()>& evaluate,
+                           const std::vector<std::int32_t>& probed) {
   read();
-  const std::optional<double> loss = evaluate();
-  if (loss) unread_->row->eval_loss = static_cast<float>(*loss);
-  return loss.has_value();
+  const std::optional<std::vector<double>> losses = evaluate();
+  if (losses) {
+    add_evaluation(*unread_->row, config_, *losses);
+    unread_->row->probed = probed;
+  }
+  return losses.has_value();
 }
 
 void LateReport::finish() {
   if (!unread_) return;
   read();
-  const MetricsRow row = *std::exchange(unread_, std::nullopt)->row;
-  control_.agree(sink_ ? sink_(row) : Problems());
+  auto [row, problems] = std::pair(*unread_->row, unread_->problems);
+  unread_.reset();
+  if (sink_) problems.add(sink_(row));
+  control_.agree(problems);
   if (skips_ >= config_.optimizer.max_skips)  // reports are the same on every rank, so all throw together
     throw Error(Exit::numerical,
                 fmt::format("{} steps in a row had gradients that are not finite (optimizer.max_skips); lower "

@@ -1,7 +1,10 @@
 #pragma once
 #include <functional>
+#include <memory>
 #include <optional>
+#include <vector>
 
+#include "app/training/loop/choices.hpp"
 #include "app/training/tell/step_row.hpp"
 #include "app/training/tell/trace.hpp"
 #include "core/comm/control.hpp"
@@ -30,6 +33,8 @@ class LateReport {
 
   /// Sets the sink of rows from now on. Local.
   void send_to(const RowSink& sink) { sink_ = sink; }
+  /// Writes each step's choices of experts from now on, when its report is read. Local.
+  void record_choices(std::unique_ptr<RecordedChoices> record) { choices_ = std::move(record); }
   /// Continues from a restored run's counters. Local.
   void resume(const StateCounters& counters);
   /// The gradient norm above which step `step`, the next to be enqueued, is a spike. Local.
@@ -37,13 +42,15 @@ class LateReport {
   /// To be called when a step has been enqueued, with the progress at its end: passes on the row of the step before.
   /// Throws like finish(). Collective over the world.
   void begun(const Progress& progress, Turn turn);
-  /// Calls `evaluate` and adds its result, if it gives one, to the row of the last step; returns whether it has. Reads
-  /// that step's report first, since an evaluation uses the same memory. Collective over the world, like `evaluate`.
-  bool evaluated(const std::function<std::optional<double>()>& evaluate);
+  /// Calls `evaluate` and adds its losses by set, if it gives any, to the row of the last step; returns whether it has.
+  /// It may leave choices in `probed`, which the row gets too. Reads that step's report first, since an evaluation uses
+  /// the same memory. Collective over the world, like `evaluate`.
+  bool evaluated(const std::function<std::optional<std::vector<double>>()>& evaluate,
+                 const std::vector<std::int32_t>& probed = {});
   /// To be called when something other than a step runs. The next step is timed from its own begin instead of from the
   /// end of the step before. Local.
   void pause() { back_to_back_ = false; }
-  /// Passes on the last step's row, if that is outstanding. Throws the sink's problems, on all ranks, and
+  /// Passes on the last step's row, if that is outstanding. Throws problems of sink and records, on all ranks, and
   /// Error{numerical} after optimizer.max_skips steps in a row whose gradients were not finite. Collective over the
   /// world.
   void finish();
@@ -63,6 +70,7 @@ class LateReport {
     Turn turn;
     bool back_to_back;              ///< timed from the end of the step before, which it follows directly
     std::optional<MetricsRow> row;  ///< once its report has been read
+    Problems problems = {};         ///< with records made of that report
   };
 
   Device& device_;
@@ -72,6 +80,7 @@ class LateReport {
   Trace* trace_;
   Reading reading_;
   RowSink sink_;
+  std::unique_ptr<RecordedChoices> choices_;  ///< null without routing.record
   std::optional<Unread> unread_;
   Event last_end_;
   bool back_to_back_ = false;

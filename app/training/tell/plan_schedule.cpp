@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "core/params/labels.hpp"
 #include "io/metrics/console.hpp"
 
 namespace tessera {
@@ -35,7 +36,7 @@ PlannedGather once_a_step(const RunPlan& plan, GroupId group) {
                        1,
                        reasons(plan, group)};
   for (const CollectiveCost& cost : plan.collectives)
-    if (cost.group == group.value && cost.collective == Collective::all_gather) gather.bytes += cost.bytes * cost.count;
+    if (cost.group == group.value && cost.label == label::weights) gather.bytes += cost.bytes * cost.count;
   return gather;
 }
 
@@ -99,10 +100,10 @@ Gathered gathered(const RunPlan& plan, const Visit& of_pass) {
   return all;
 }
 
-/// Bytes that this rank receives in a group's collective, by number in a step.
-std::int64_t bytes_of(const RunPlan& plan, Collective collective, GroupId group, std::size_t number) {
+/// Bytes that this rank receives in a group's collective with a label, by number in a step.
+std::int64_t bytes_of(const RunPlan& plan, std::string_view label, GroupId group, std::size_t number) {
   for (const CollectiveCost& cost : plan.collectives)
-    if (cost.group == group.value && cost.collective == collective && number-- == 0) return cost.bytes;
+    if (cost.group == group.value && cost.label == label && number-- == 0) return cost.bytes;
   return 0;
 }
 
@@ -112,7 +113,7 @@ std::vector<PlannedGather> by_visit(const RunPlan& plan, ProcessGroup processes)
     if (plan.layout.groups()[visit.group].processes != processes) continue;
     const auto [first, count] = gathered(plan, visit);
     gathers.push_back({unit_of(plan, visit.group), name_of(visit.half), side_of(plan, visit),
-                       count > 0 ? bytes_of(plan, Collective::all_gather, visit.group, first) : 0, count,
+                       count > 0 ? bytes_of(plan, label::weights, visit.group, first) : 0, count,
                        count > 0 ? why_of(plan, visit) : "still there from the visit before"});
   }
   return gathers;
@@ -131,7 +132,9 @@ nlohmann::ordered_json visits_json(const RunPlan& plan, const Visits& visits) {
                     {"next", visit.next.value},
                     {"prefetch", visit.prefetch.value},
                     {"staged", name_of(visit.staged)},
-                    {"bytes", bytes_of(plan, Collective::all_gather, visit.group, gathers[visit.group]++)}});
+                    {"bytes", bytes_of(plan, plan.schedule.pools[visit.pool].level == Level::inside ? label::weights
+                                                                                                    : label::shards,
+                                       visit.group, gathers[visit.group]++)}});
   return rows;
 }
 
@@ -173,9 +176,10 @@ std::string schedule_text(const RunPlan& plan) {
   std::string text = "schedule of one step\n";
   for (PoolId id : schedule.pools.ids()) {
     const Pool& pool = schedule.pools[id];
-    text += fmt::format("  pool {}: {}, {}, {}\n", id.value, name_of(pool.processes), name_of(pool.residency),
-                        counted(pool.slots, "slot"));
+    text += fmt::format("  pool {}: {}, {}, {}{}\n", id.value, name_of(pool.processes), name_of(pool.residency),
+                        counted(pool.slots, "slot"), pool.level == Level::across ? ", across sharding groups" : "");
   }
+  text += visits_text(plan, "shards, between two publications", schedule.shards);
   text += visits_text(plan, "resident weights, between two publications", schedule.resident);
   text += visits_text(plan, "weights in training", schedule.training);
   text += visits_text(plan, "weights in an evaluation", schedule.evaluation);
@@ -189,7 +193,8 @@ nlohmann::ordered_json schedule_json(const RunPlan& plan) {
     json[list] = nlohmann::ordered_json::array();
   for (const Pool& pool : schedule.pools)
     json["pools"].push_back(
-        {{"processes", name_of(pool.processes)}, {"residency", name_of(pool.residency)}, {"slots", pool.slots}});
+        {{"processes", name_of(pool.processes)}, {"residency", name_of(pool.residency)}, {"slots", pool.slots},
+         {"level", name_of(pool.level)}});
   for (const GradientSlot& slot : schedule.gradient_slots)
     json["gradient_slots"].push_back({{"residency", name_of(slot.residency)}, {"elements", slot.elements}});
   for (const Reduction& one : schedule.reductions)
@@ -202,8 +207,9 @@ nlohmann::ordered_json schedule_json(const RunPlan& plan) {
          {"begin", name_of(one.begin)},
          {"after", one.after.value},
          {"idle", one.idle},
-         {"bytes", bytes_of(plan, Collective::all_to_all, one.group, static_cast<std::size_t>(one.round))}});
+         {"bytes", bytes_of(plan, label::gradients, one.group, static_cast<std::size_t>(one.round))}});
   for (ProcessGroup processes : schedule.amaxes) json["amaxes"].push_back(name_of(processes));
+  json["shards"] = visits_json(plan, schedule.shards);
   json["resident"] = visits_json(plan, schedule.resident);
   json["training"] = visits_json(plan, schedule.training);
   json["evaluation"] = visits_json(plan, schedule.evaluation);
@@ -215,7 +221,7 @@ std::vector<PlannedGather> gathers_of(const RunPlan& plan) {
   std::vector<PlannedGather> gathers;
   if (plan.sync.weights.sharding == Sharding::full) {
     for (ProcessGroup processes : process_groups)
-      if (plan.ranks.of(processes).size > 1)  // one rank alone holds all weights and gathers nothing
+      if (plan.ranks.of(processes, Level::inside).size > 1)  // one rank alone holds all weights and gathers nothing
         std::ranges::move(by_visit(plan, processes), std::back_inserter(gathers));
     return gathers;
   }

@@ -268,8 +268,13 @@ std::string plan_json(const RunPlan& plan, const std::optional<GranularityPeaks>
   json["groups"] = groups_json(plan);
   json["owners"] = owners_json(plan);
   json["largest_over_mean"] = largest_over_mean(plan);
+  if (const int groups = plan.ranks.sharding.size; groups > 1) {
+    const Received received = most_received_over(plan, groups);
+    json["sharding_groups"] = {
+        {"groups", groups}, {"bytes_inside", received.inside}, {"bytes_across", received.across}};
+  }
   if (hosts > 1) {
-    const Received received = received_over(plan, hosts);
+    const Received received = most_received_over(plan, hosts);
     json["hosts"] = {{"hosts", hosts}, {"bytes_inside", received.inside}, {"bytes_across", received.across}};
   }
   json["products"] = nlohmann::ordered_json::array();

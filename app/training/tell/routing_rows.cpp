@@ -22,6 +22,11 @@ std::vector<RoutingRow> routing_rows(const RunConfig& config, std::int64_t step,
     row.scores_entropy = most > 0 ? nats / tokens / most : 0;
     row.choices = static_cast<std::uint64_t>(words[RoutingRecord::choices(moe.experts)]);
     if (moe.bias) row.bias.assign(bias, bias + moe.experts);
+    const auto share = [&](std::int64_t word) {
+      return static_cast<double>(words[word]) / (tokens * static_cast<double>(moe.top_k));
+    };
+    if (moe.capacity > 0) row.dropped = share(RoutingRecord::dropped(moe.experts));
+    if (!config.routing.replay.empty()) row.differ = share(RoutingRecord::differ(moe.experts));
     row.skipped = report.clip.skip != 0;
     words += RoutingRecord::words(moe.experts);
     bias += moe.experts;

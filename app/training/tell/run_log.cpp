@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <ctime>
+#include <span>
 #include <utility>
 
 #include "app/training/tell/summary.hpp"
@@ -29,8 +30,19 @@ std::string clock_text(std::chrono::system_clock::time_point time) {
 
 using Facts = std::vector<std::pair<std::string, std::string>>;
 
+/// The line of an evaluation set.
+void add_set(Facts& facts, const SetOutcome& set, const std::vector<LoggedSet>& sets) {
+  const auto known = std::ranges::find(sets, set.name, &LoggedSet::name);
+  if (known == sets.end()) return;  // one of a start before
+  const std::string bits = set.bits_a_byte ? fmt::format(", {:.4f} bits a byte", *set.bits_a_byte) : "";
+  const std::string best = set.best ? fmt::format("; lowest {:.4f} after step {}", *set.best, set.best_step) : "";
+  facts.emplace_back("evaluation of " + set.name,
+                     fmt::format("{:.4f}{}{}; {}", set.loss, bits, best, known->extent));
+}
+
 /// Figures at the top of report.html, from the rows of all starts.
-Facts figures_of(const RunPlan& plan, const std::vector<MetricsRow>& rows, const std::optional<Peak>& peak) {
+Facts figures_of(const RunPlan& plan, const std::vector<MetricsRow>& rows, const std::optional<Peak>& peak,
+                 const std::vector<LoggedSet>& sets) {
   Facts facts;
   facts.emplace_back("steps", fmt::format("{} of {}", rows.empty() ? 0 : rows.back().step, plan.config.run.steps));
   if (rows.empty()) return facts;
@@ -40,6 +52,7 @@ Facts figures_of(const RunPlan& plan, const std::vector<MetricsRow>& rows, const
   if (outcome.eval_loss) facts.emplace_back("evaluation loss", fmt::format("{:.4f}", *outcome.eval_loss));
   if (outcome.best)
     facts.emplace_back("best evaluation", fmt::format("{:.4f} after step {}", *outcome.best, outcome.best_step));
+  for (const SetOutcome& set : outcome.sets) add_set(facts, set, sets);
   facts.emplace_back("tokens", count_text(static_cast<double>(rows.back().tokens)));
   const std::int64_t starts = rows.back().restart + 1;
   facts.emplace_back("time in steps",
@@ -53,6 +66,12 @@ Facts figures_of(const RunPlan& plan, const std::vector<MetricsRow>& rows, const
   facts.emplace_back("memory", bytes_text(rows.back().memory_bytes) + " a rank");
   facts.emplace_back("skipped", counted(outcome.skipped, "step") + (spikes > 0 ? ", " + counted(spikes, "spike") : ""));
   return facts;
+}
+
+std::vector<std::pair<std::string, float>> shown_sets(const MetricsRow& row) {
+  std::vector<std::pair<std::string, float>> shown;
+  for (const EvaluatedSet& set : row.eval_sets) shown.emplace_back(set.name, set.loss);
+  return shown;
 }
 
 /// The newest checkpoint, with its content digest if its manifest can be read.
@@ -77,8 +96,13 @@ RunLog::RunLog(const RunPlan& plan, std::int64_t step, std::optional<Peak> peak,
       memory_(total(plan.memory)) {
   progress_.last_step = step;
   // Rows of an earlier start are cut even if this one records none.
-  const std::filesystem::path routing = directory_of(plan) / routing_file;
-  if (plan.sizes.recorded_layers > 0 || entry_at(routing) != Entry::none) routing_.emplace(routing, step);
+  const auto open = [&](auto& log, const char* name, bool records) {
+    const std::filesystem::path path = directory_of(plan) / name;
+    if (records || entry_at(path) != Entry::none) log.emplace(path, step);
+  };
+  open(routing_, routing_file, plan.sizes.recorded_layers > 0);
+  open(quantization_, quantization_file, plan.config.precision.statistics_every > 0);
+  if (plan_.sizes.recorded_layers > 0) probe_.emplace(directory_of(plan) / routing_probe_file, step);
   if (peak_) console_.line(utilisation_text(plan, peak_));
 }
 
@@ -115,7 +139,8 @@ void RunLog::show(const MetricsRow& row) {
                  .memory_bytes = memory_,
                  .seconds_left = left,
                  .skipped = row.skipped,
-                 .spike = row.spike});
+                 .spike = row.spike,
+                 .eval_sets = shown_sets(row)});
     row.skipped ? console_.warning(line) : console_.line(line);
   }
   if (row.step < steps && (printed_ > drawn_ || Clock::now() - drawn_ >= std::chrono::milliseconds(100))) {
@@ -131,9 +156,11 @@ Problems RunLog::row(const MetricsRow& row) {
   whole.ranks = plan_.ranks.world.size;
   whole.memory_bytes = memory_;
   whole.time = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+  add_bits(whole);
   if (peak_) whole.mfu = utilisation(plan_, *peak_, row.step_ms / 1e3);
   Problems problems = metrics_.append(whole);
   if (routing_) problems.add(routing_->append(row.routing));
+  problems.add(log_kept(row));
   events_.append(whole);
   progress_.last_step = row.step;
   longest_wait_ = std::max(longest_wait_, Clock::now() - std::exchange(last_row_, Clock::now()));
@@ -147,10 +174,41 @@ Problems RunLog::row(const MetricsRow& row) {
   return problems;
 }
 
+Problems RunLog::quantized(std::int64_t step, const std::vector<QuantizerLine>& lines) {
+  events_.append(step, lines);
+  return quantization_->append(step, lines);
+}
+
+Problems RunLog::log_kept(const MetricsRow& row) {
+  Problems problems;
+  if (!probe_ || row.probed.empty()) return problems;
+  attempt(problems, [&] {
+    const MoeShape& moe = *plan_.model.shape().moe;
+    const StepSizes& sizes = plan_.sizes;
+    const auto first = std::span(row.probed).first(static_cast<std::size_t>(sizes.mixtures * sizes.slots()));
+    const std::vector<double> shares = probe_->kept(row.step, sizes.mixtures, moe.top_k, first);
+    std::vector<KeptRow> rows;
+    for (std::int64_t block = 0; block < plan_.model.shape().layers && !shares.empty(); ++block)
+      if (moe.blocks.contain(block)) rows.push_back({row.step, block, shares[rows.size()]});
+    problems.add(routing_->append_kept(rows));
+  });
+  return problems;
+}
+
 void RunLog::evaluated(const MetricsRow& row) {
-  metrics_.replace_last(row);
-  events_.append(row);
-  show(row);
+  MetricsRow whole = row;
+  add_bits(whole);
+  metrics_.replace_last(whole);
+  log_kept(whole).raise();
+  events_.append(whole);
+  show(whole);
+}
+
+void RunLog::add_bits(MetricsRow& row) const {
+  for (EvaluatedSet& set : row.eval_sets) {
+    const auto known = std::ranges::find(texts_.sets, set.name, &LoggedSet::name);
+    if (known != texts_.sets.end()) set.bits_a_byte = bits_a_byte(set.loss, known->tokens, known->bytes);
+  }
 }
 
 void RunLog::saved(std::int64_t step) {
@@ -195,10 +253,14 @@ void RunLog::write_page(const ClosingReport& closing, const std::string& end) {
     const std::filesystem::path directory = directory_of(plan_);
     const std::vector<MetricsRow> rows = read_metrics(directory / metrics_file);
     const std::vector<StepFolder> folders = step_folders(directory);
-    RunReport report{plan_.config.run.name, directory.string(), figures_of(plan_, rows, peak_), rows, {},
+    RunReport report{plan_.config.run.name, directory.string(), figures_of(plan_, rows, peak_, texts_.sets), rows, {},
                      read_starts(read_text_file(directory / record_file)), {}, closing.regions_of, closing.regions,
                      texts_.deck};
-    if (routing_) report.routing = read_routing(directory / routing_file);
+    if (routing_) {
+      report.routing = read_routing(directory / routing_file);
+      report.kept_choices = read_kept(directory / routing_file);
+    }
+    if (quantization_) report.quantization = read_quantization(directory / quantization_file);
     for (const StepFolder& folder : folders) report.kept.push_back(folder.step);
     report.facts.emplace_back("newest checkpoint", newest_text(folders));
     report.facts.emplace_back("directory", texts_.host + ":" + std::filesystem::absolute(directory).string());

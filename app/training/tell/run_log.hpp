@@ -8,20 +8,29 @@
 #include "io/metrics/console.hpp"
 #include "io/metrics/event_file.hpp"
 #include "io/metrics/metrics_log.hpp"
+#include "io/metrics/quantization_log.hpp"
 #include "io/metrics/routing_log.hpp"
+#include "io/metrics/routing_probe.hpp"
 #include "io/metrics/run_record.hpp"
 
 namespace tessera {
+
+/// An evaluation set of a name: what an evaluation takes of it.
+struct LoggedSet {
+  std::string name, extent;  ///< extent: its windows, tokens and files, as text
+  std::int64_t tokens = 0, bytes = 0;  ///< that are predicted, and the text that they stand for; 0: unknown
+};
 
 /// Texts of report.html besides rows and plan.
 struct RunTexts {
   std::string corpus, deck, host;  ///< corpus_text(); the resolved deck; rank 0's host
   std::vector<std::string> mixed;  ///< in what the hosts differ, a line each, for the closing tables
+  std::vector<LoggedSet> sets = {};
 };
 
 /// Rank 0's log of a run. Writes every step to metrics.jsonl and to the TensorBoard file, and what is recorded of its
-/// routing to routing.jsonl. Writes as many steps to the console as a person can follow. Writes report.html during the
-/// run and at its end. Local.
+/// routing and its quantizers to routing.jsonl and quantization.jsonl. Writes as many steps to the console as a person
+/// can follow. Writes report.html during the run and at its end. Local.
 class RunLog {
  public:
   /// `step`: steps done before, whose rows stay. `peak`: of each rank's device, if known. Throws Error{environment} if
@@ -32,6 +41,8 @@ class RunLog {
   std::int64_t reached() const { return metrics_.reached(); }    ///< the newest step of the starts before, or 0
 
   [[nodiscard]] Problems row(const MetricsRow& row);
+  /// The statistics of quantizers in a step.
+  [[nodiscard]] Problems quantized(std::int64_t step, const std::vector<QuantizerLine>& lines);
   /// The row of the step done last, now with the result of the evaluation that a stop had abandoned. Throws
   /// Error{environment}.
   void evaluated(const MetricsRow& row);
@@ -43,6 +54,9 @@ class RunLog {
 
  private:
   using Clock = std::chrono::steady_clock;
+  /// Compares an evaluation's choices with those of the evaluation before, in routing.jsonl.
+  [[nodiscard]] Problems log_kept(const MetricsRow& row);
+  void add_bits(MetricsRow& row) const;
   bool worth_a_line(const MetricsRow& row) const;
   void show(const MetricsRow& row);
   /// Writes report.html; problems are printed and do not fail the run. `end`: how the run stands.
@@ -62,7 +76,9 @@ class RunLog {
     std::int64_t steps = 0;
   } unshown_;  ///< sums since the console's last line
   MetricsLog metrics_;
-  std::optional<RoutingLog> routing_;  ///< where routing is recorded
+  std::optional<RoutingLog> routing_;            ///< where routing is recorded
+  std::optional<RoutingProbe> probe_;            ///< likewise
+  std::optional<QuantizationLog> quantization_;  ///< with precision.statistics_every
   EventFile events_;
   Console console_{stdout};
   Clock::time_point begin_ = Clock::now();

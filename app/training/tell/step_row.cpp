@@ -69,4 +69,13 @@ MetricsRow row_of(const RunConfig& config, const Progress& progress, const StepR
   return row;
 }
 
+void add_evaluation(MetricsRow& row, const RunConfig& config, std::span<const double> losses) {
+  row.eval_loss = static_cast<float>(losses[followed_set(config)]);
+  row.eval_sets.clear();
+  if (config.data.eval_sets.empty()) return;
+  const std::vector<std::string> names = config.data.evaluation_names();
+  for (std::size_t i = 0; i < names.size(); ++i)
+    row.eval_sets.push_back({names[i], static_cast<float>(losses[i]), std::nullopt});
+}
+
 }  // namespace tessera

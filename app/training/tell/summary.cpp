@@ -82,8 +82,8 @@ std::string flop_text(double flop) {
 std::vector<CollectiveTotal> totals_of(std::span<const CollectiveCost> costs) {
   std::vector<CollectiveTotal> totals;
   for (Collective kind :
-       {Collective::all_gather, Collective::all_to_all, Collective::exchange_rows, Collective::all_reduce_max,
-        Collective::all_reduce_sum}) {
+       {Collective::all_gather, Collective::all_to_all, Collective::exchange_rows, Collective::pass_on,
+        Collective::all_reduce_max, Collective::all_reduce_sum}) {
     CollectiveTotal total{kind};
     for (const CollectiveCost& cost : costs) {
       if (cost.collective != kind) continue;

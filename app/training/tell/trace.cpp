@@ -5,6 +5,8 @@
 
 #include <filesystem>
 
+#include "core/params/labels.hpp"
+#include "core/step/quantizer_statistics.hpp"
 #include "kernels/base/attempt.hpp"
 #include "kernels/convert/convert.hpp"
 #include "kernels/digest/digest.hpp"
@@ -64,7 +66,7 @@ void Trace::stepped(Stream& stream) {
 }
 
 void Trace::consumed(Stream& stream, const Plane& plane) {
-  if (!open_) return;  // the all-gather of the initial weights belongs to no step
+  if (!open_ || engine_.averaged()) return;  // gathers of initial weights and of averages belong to no step
   if (hashed_.insert({plane.bucket.value, plane.kind}).second) hash_plane(stream, plane);
 }
 
@@ -84,10 +86,12 @@ void Trace::hash_plane(Stream& stream, const Plane& plane) {
 }
 
 /// Moves recorded collectives to the rows of steps. All-gathers of weights, and the all-reduce of their amaxes, belong
-/// to the earlier step, whose weights they carry; others to the current step. Sums for the report are dropped.
+/// to the earlier step, whose weights they carry; others to the current step. Sums for the report, and what statistics
+/// exchange, are dropped.
 void Trace::sort_records(Row& earlier, Row& current) {
   for (const Record& record : records_) {
-    const bool gather = record.collective == Collective::all_gather;
+    if (record.label == label::statistics) continue;
+    const bool gather = record.collective == Collective::all_gather && record.label != label::running_sums;
     if (gather && record.group < 0) continue;
     const bool publishes = gather || record.collective == Collective::all_reduce_max;
     (publishes ? earlier : current).collectives.push_back(record);
@@ -113,6 +117,7 @@ void Trace::report(std::int64_t step, const StepReport& report, double loss, std
   row_.loss = loss;
   row_.norm = report.clip.norm;
   row_.chain = chain;
+  row_.routing = report.routing;
   row_.logits = 0;
   for (const StepSums& sums : report.sums) row_.logits += sums.logits;
 }
@@ -149,6 +154,19 @@ void Trace::open() {
   file_.open(path_, std::ios::trunc);
 }
 
+nlohmann::ordered_json Trace::choices() const {
+  nlohmann::ordered_json digests;
+  const GptShape& shape = plan_.model.shape();
+  auto words = row_.routing.begin();
+  for (std::int64_t block = 0; block < shape.layers && words != row_.routing.end(); ++block) {
+    if (!shape.has_experts(block)) continue;
+    const auto digest = static_cast<std::uint64_t>(words[RoutingRecord::choices(shape.moe->experts)]);
+    digests[fmt::format("layers.{}.moe", block)] = hex(digest);
+    words += RoutingRecord::words(shape.moe->experts);
+  }
+  return digests;
+}
+
 void Trace::write_row(const std::vector<std::uint64_t>& sums, Problems& problems) {
   const auto n = names_.size();
   const auto digest_of = [&](auto which, std::size_t i) { return hex(sums[static_cast<std::size_t>(which) * n + i]); };
@@ -158,6 +176,7 @@ void Trace::write_row(const std::vector<std::uint64_t>& sums, Problems& problems
       {"loss", row_.loss},
       {"norm", row_.norm},
       {"logits", hex(row_.logits)}};
+  if (!row_.routing.empty()) row["choices"] = choices();
   for (std::size_t i = 0; i < n; ++i) {
     row["gradients"][names_[i]] = digest_of(Traced::gradient, i);
     row["masters"][names_[i]] = digest_of(Traced::master, i);

@@ -1,5 +1,6 @@
 #pragma once
 #include <fstream>
+#include <nlohmann/json_fwd.hpp>
 #include <set>
 #include <string>
 #include <utility>
@@ -38,6 +39,7 @@ class Trace final : public StepObserver {
     double loss = 0;
     std::uint64_t logits = 0, chain = 0;
     float norm = 0;
+    std::vector<std::int64_t> routing;  ///< StepReport::routing
     std::vector<Record> collectives;
     QuantizeLaunches quantize;  ///< launches since the reduction of the step before
   };
@@ -50,6 +52,8 @@ class Trace final : public StepObserver {
   void write(Stream& stream);
   void open();
   void write_row(const std::vector<std::uint64_t>& sums, Problems& problems);
+  /// Digests of the choices of experts by layer, as JSON, where the routing is recorded.
+  nlohmann::ordered_json choices() const;
 
   std::string path_;
   Device& device_;

@@ -136,9 +136,11 @@ class NcclBackEnd {
     const int number = done_.take("NCCL back end");
     at_ = {name_of(operation.collective), log_.noted(), operation.label};
     const bool captured = device_.compute().capturing();  // then it does not run now: replayed() logs and watches it
-    if (captured) log_.keep(operation, group.name);
-    else log_.note(operation, group.name);
-    if (control_) log_.compare(*control_);
+    if (captured) log_.keep(operation, group.name, group.alike);
+    else log_.note(operation, group.name, group.alike);
+    // What is passed on is sent first: the next rank comes to the comparison when it has arrived.
+    const bool line = operation.collective == Collective::pass_on;
+    if (control_ && !line) log_.compare(*control_);
     stream_.wait(stream.record());
     // The products that overlap with an exchange of rows occupy the whole GPU until they end: let the exchange's kernel
     // begin first.
@@ -148,6 +150,7 @@ class NcclBackEnd {
       start();
     }
     done_[number] = stream_.record();
+    if (control_ && line) log_.compare(*control_);
     if (!captured) watch_for(done_[number], operation.group);
     return number;
   }
@@ -300,6 +303,7 @@ class NcclCommunicator final : public Communicator {
         case Collective::all_gather: all_gather(exchange); break;
         case Collective::all_to_all: all_to_all(exchange); break;
         case Collective::exchange_rows: exchange_rows(exchange); break;
+        case Collective::pass_on: pass_on(exchange); break;
         case Collective::all_reduce_max: all_reduce(exchange.receive, ncclMax); break;
         case Collective::all_reduce_sum: all_reduce(exchange.receive, ncclSum); break;
       }
@@ -347,6 +351,14 @@ class NcclCommunicator final : public Communicator {
     if (arriving > 0)
       check(ncclRecv(static_cast<std::byte*>(x.receive.data) + bytes_of(x.receive, begin),
                      bytes_of(x.receive, arriving), ncclUint8, r, comm_, native()));
+  }
+
+  void pass_on(const Exchange& x) {
+    if (x.receive && x.receive.elements() > 0)
+      check(ncclRecv(x.receive.data, bytes_of(x.receive, x.receive.elements()), ncclUint8, rank() - 1, comm_,
+                     native()));
+    if (x.send && x.send.elements() > 0)
+      check(ncclSend(x.send.data, bytes_of(x.send, x.send.elements()), ncclUint8, rank() + 1, comm_, native()));
   }
 
   void all_reduce(const Tensor& t, ncclRedOp_t op) {

@@ -1,10 +1,7 @@
 #include "core/config/sections/checkpoint.hpp"
 
-#include <fmt/format.h>
-
 #include "core/config/config.hpp"
 #include "core/config/treatments.hpp"
-#include "kernels/formats/registry.hpp"
 
 namespace tessera {
 namespace {
@@ -28,15 +25,9 @@ void CheckpointConfig::check(const RunConfig& config, std::vector<Finding>& foun
   if (quantized && config.sharding == Sharding::full)
     found.push_back({{"checkpoint.quantized", "sharding"},
                      "is true, and with sharding full no rank holds whole weights: leave it out and run `tessera "
-                     "quantize` on model.h5, or use sharding optimizer"});
-  const std::vector<FormatId> formats = coded_weights(config);
-  if (quantized && formats.empty())
+                     "quantize` on the step, or use sharding optimizer"});
+  if (quantized && coded_weights(config).empty())
     found.push_back({{"checkpoint.quantized", "precision.recipe"}, no_codes_text(config, "quantized")});
-  if (quantized && formats.size() > 1)
-    found.push_back({{"checkpoint.quantized", "precision.layers", "precision.recipe"},
-                     fmt::format("is true, and weights are held in {} formats, {} and {} among them: the file has one; "
-                                 "leave quantized out and run `tessera quantize` on model.h5",
-                                 formats.size(), traits_of(formats[0]).name, traits_of(formats[1]).name)});
   if (async && io == CheckpointIo::mpio)
     found.push_back({{"checkpoint.io", "checkpoint.async"},
                      "is mpio, and no thread beside training may use MPI: use io direct, or leave io or async out"});

@@ -45,7 +45,7 @@ struct CheckpointConfig {
     v.key("async", self.async, OneOf(), may_change,
           "Save a copy of the state in host memory while training goes on; by io direct");
     v.key("quantized", self.quantized, OneOf(), may_change,
-          "Write quantized.h5 too: what `tessera quantize` makes of model.h5 in the format of the recipe's weights");
+          "Write quantized.h5 too: the weights that training holds as codes, each in its own format, both copies");
     v.key("init_from", self.init_from, Text::line_or_empty, may_change,
           "First weights of a fresh run, from step 0: a checkpoint, run directory or Hugging Face folder; empty: "
           "drawn");

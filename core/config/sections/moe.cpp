@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "core/config/config.hpp"
 #include "core/config/divisors.hpp"
 #include "kernels/base/index.hpp"
@@ -76,6 +78,11 @@ void MoeConfig::advise(const RunConfig&, std::vector<Finding>& found) const {
   if (top_k == 1 && renormalize)
     found.push_back({{"model.moe.renormalize", "model.moe.top_k"},
                      "with top_k 1 every weight is 1 and the router learns from its own losses alone"});
+  const double ample = static_cast<double>(experts) / static_cast<double>(std::max<std::int64_t>(top_k, 1));
+  if (capacity >= ample)
+    found.push_back({{"model.moe.capacity", "model.moe.experts", "model.moe.top_k"},
+                     fmt::format("{} drops no token: an expert that takes a whole sequence has {} times its even share",
+                                 capacity, ample)});
 }
 
 std::span<const Effect> MoeConfig::effects() {
@@ -113,8 +120,8 @@ std::span<const OtherName> MoeConfig::other_names() {
       {"moe_router_bias_update_rate bias_update_speed bias_update_rate", "model.moe.bias_rate", ""},
       {"router_aux_loss_coef moe_aux_loss_coeff aux_loss_coef load_balance_coeff", "model.moe.balance_coef", ""},
       {"moe_z_loss_coeff router_z_loss_coef z_loss_coef", "model.moe.z_coef", ""},
-      {"capacity_factor moe_expert_capacity_factor expert_capacity_factor", "",
-       "no token is dropped, so experts have no capacity; parallel.expert_room bounds memory alone"},
+      {"capacity_factor moe_expert_capacity_factor expert_capacity_factor", "model.moe.capacity",
+       "of each sequence by itself, the first tokens before later ones; parallel.expert_room bounds memory"},
   };
   return rows;
 }

@@ -29,6 +29,7 @@ struct MoeConfig {
   BalanceOver balance_over = BalanceOver::sequence;
   Derived<double> balance_coef;
   Derived<double> z_coef;
+  double capacity = 0;
 
   MixtureBlocks blocks() const { return {first_dense, every}; }
 
@@ -68,6 +69,9 @@ struct MoeConfig {
               "Weight of the balance loss (Switch)");
     v.derived("z_coef", self.z_coef, from_to(0, 1e3), told, "0 with scores sigmoid, else 0.001",
               "Weight of the router's z-loss (ST-MoE)");
+    v.key("capacity", self.capacity, from_to(0, 65536), told,
+          "How many tokens of a sequence an expert takes, over its even share: those first in the sequence; a token "
+          "beyond keeps its other experts' answers, unscaled; 0: all");
   }
 
   void derive(const RunConfig& config);

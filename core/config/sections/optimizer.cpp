@@ -57,7 +57,8 @@ std::span<const OtherName> OptimizerConfig::other_names() {
       {"adam_eps adam_epsilon", "optimizer.eps", ""},
       {"wd", "optimizer.weight_decay", ""},
       {"optim optimizer_type optimizer.name optimizer.type", "optimizer.matrices", "adamw | muon"},
-      {"ema ema_decay use_ema", "", "no moving average of weights is kept"},
+      {"ema_decay ema_beta ema_rate ema_momentum polyak model_ema_decay", "optimizer.ema", ""},
+      {"use_ema model_ema", "optimizer.ema", "a decay, as 0.999"},
       {"lora peft adapter adapters freeze frozen freeze_layers", "",
        "all weights are trained: there are no adapters and no frozen layers"},
   };

@@ -24,6 +24,7 @@ struct OptimizerConfig {
   double min_lr = 0;
   std::int64_t max_skips = 10;
   double skip_spikes = 0;
+  double ema = 0;
   MuonConfig muon;
 
   template <class Self, class V> static void visit(Self& self, V& v) {
@@ -48,6 +49,9 @@ struct OptimizerConfig {
     v.key("skip_spikes", self.skip_spikes, from_to(0, 1e3), told,
           "Skip a step whose gradient norm lies more than so many standard deviations above the mean of 128 steps, "
           "those before the last one; 0: none. Where a checkpoint lacks these norms, they are gathered first");
+    v.key("ema", self.ema, from_below(0, 1), fixed,
+          "Decay of moving averages of all weights, in fp32, which are saved beside them: after each step average = "
+          "ema average + (1 - ema) weight, from the first weights on; 0: none are kept");
     v.section("muon", self.muon, "Muon, where matrices says so: momentum, made orthogonal matrix by matrix");
   }
 

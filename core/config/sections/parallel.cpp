@@ -52,6 +52,8 @@ std::span<const OtherName> ParallelConfig::other_names() {
       "ranks share the data and, by parallel.expert, the experts: sharding full keeps a part of the weights on each";
   static constexpr OtherName rows[] = {
       {"parallelism", "parallel", ""},
+      {"sharding_strategy hybrid_shard hybrid_sharding hsdp zero_hpz_partition_size hsdp_shard_size",
+       "parallel.sharding_group", "all | host | a number of ranks"},
       {"expert_parallel_degree expert_model_parallel_size ep_size expert_parallel_size", "parallel.expert", ""},
       {"tensor_parallel_degree tensor_model_parallel_size tp_size pipeline_parallel_degree "
        "pipeline_model_parallel_size pp_size context_parallel_degree context_parallel_size cp_size sequence_parallel",

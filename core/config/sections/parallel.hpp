@@ -6,16 +6,21 @@
 
 #include "core/config/section.hpp"
 #include "core/config/sections/moe.hpp"
+#include "core/config/sharding_group.hpp"
 
 namespace tessera {
 
 /// Section `parallel` of a deck.
 struct ParallelConfig {
+  ShardingGroup sharding_group;
   std::int64_t expert = 1;
   Derived<double> expert_room;
 
   template <class Self, class V> static void visit(Self& self, V& v) {
     using enum Restart;
+    v.key("sharding_group", self.sharding_group, OneOf(), may_change,
+          "Neighbouring ranks that keep one copy of what sharding divides; the groups are replicas, and between them "
+          "weights travel once a step. all; host: the ranks of a host; a number that divides the ranks. Same bits");
     v.key("expert", self.expert, from_to(1, 65536), may_change,
           "Neighbouring ranks that hold the experts between them (expert parallelism): rows of tokens travel to their "
           "experts' ranks and back; divides the ranks and the experts");

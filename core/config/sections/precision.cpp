@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "core/config/config.hpp"
 #include "core/config/recipe_schedule.hpp"
 #include "core/config/treatments.hpp"
@@ -11,6 +13,13 @@ namespace {
 
 bool asks_for_formats(const RunConfig& c) {
   return !c.precision.layers.empty() || c.precision.recipe != RecipeConfig(RecipeName::bf16);
+}
+
+/// Whether any matrix's gradients are rounded at random.
+bool draws(const RunConfig& c) {
+  const TreatmentRules rules = treatment_rules(c);
+  return std::ranges::any_of(ruled_matrices(c.model),
+                             [&](const RuledMatrix& m) { return rules.of(m.block, m.part).draws; });
 }
 
 }  // namespace
@@ -23,6 +32,7 @@ std::string no_codes_text(const RunConfig& config, const std::string& key) {
 
 void PrecisionConfig::derive(const RunConfig& config) {
   primary_weights.fill(coded_weights(config).empty() ? PrimaryWeights::bf16 : PrimaryWeights::quantized);
+  seed.fill(config.run.seed);
 }
 
 void PrecisionConfig::check(const RunConfig& config, std::vector<Finding>& found) const {
@@ -56,6 +66,8 @@ std::span<const Effect> PrecisionConfig::effects() {
       {"precision.bf16_last", "precision.recipe", "with a recipe other than bf16", asks_for_formats},
       {"precision.recipe", "precision.bf16_first", "on blocks that bf16_first, bf16_last and layers leave to it",
        [](const RunConfig& c) { return c.precision.recipe == RecipeName::bf16 || recipe_decides(c); }},
+      {"precision.statistics_every", "precision.recipe", "with a recipe that quantizes", quantizes},
+      {"precision.seed", "precision.recipe", "with a recipe that rounds stochastically, as nvfp4 does", draws},
   };
   return rows;
 }

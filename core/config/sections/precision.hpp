@@ -20,6 +20,8 @@ struct PrecisionConfig {
   std::int64_t bf16_last = 0;
   std::vector<LayerRule> layers;
   std::vector<ScheduledRecipe> schedule;
+  std::int64_t statistics_every = 0;
+  Derived<std::uint64_t> seed;
 
   template <class Self, class V> static void visit(Self& self, V& v) {
     using enum Restart;
@@ -41,6 +43,9 @@ struct PrecisionConfig {
     v.key("schedule", self.schedule, Structure(), told,
           "Recipes that later steps take, in the order of their from_step. At each change the run saves, and goes on "
           "as if it had been stopped and resumed with the other recipe");
+    v.key("statistics_every", self.statistics_every, from_to(0, 1e12), may_change,
+          "Steps between statistics of what quantizers do to each matrix, in quantization.jsonl; 0: none. Same bits");
+    v.derived("seed", self.seed, at_least(0), told, "run.seed", "Seed of the draws of stochastic rounding");
   }
 
   void derive(const RunConfig& config);

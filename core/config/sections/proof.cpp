@@ -19,6 +19,13 @@ Travel travel_of(const RunConfig& config, FormatId codes) {
   return travel_of(codes, DType::bf16, rules);
 }
 
+/// A format of weights whose codes travel in both copies, if there is one.
+std::optional<FormatId> shipped_in_both_copies(const RunConfig& config) {
+  for (const FormatId codes : coded_weights(config))
+    if (travel_of(config, codes) == Travel::codes && copies_travel_apart(codes)) return codes;
+  return std::nullopt;
+}
+
 /// Contradictions that concern full sharding only.
 void check_full_sharding(const ProofConfig& proof, const RunConfig& config, std::vector<Finding>& found) {
   if (config.precision.primary_weights == PrimaryWeights::quantized && proof.wire == GatherWire::bf16)
@@ -38,15 +45,11 @@ bool stages_values(const RunConfig& config) {
                              [&](FormatId codes) { return travel_of(config, codes) == Travel::bf16; });
 }
 
-bool ships_both_copies(const RunConfig& config) {
-  return std::ranges::any_of(coded_weights(config), [&](FormatId codes) {
-    return travel_of(config, codes) == Travel::codes && copies_travel_apart(codes);
-  });
-}
+bool ships_both_copies(const RunConfig& config) { return shipped_in_both_copies(config).has_value(); }
 
 void ProofConfig::derive(const RunConfig& config) {
   const bool full = config.sharding == Sharding::full && !coded_weights(config).empty();
-  cuts.fill(full || ships_both_copies(config) ? GatherCuts::tile : GatherCuts::flat);
+  cuts.fill(full || shipped_in_both_copies(config) ? GatherCuts::tile : GatherCuts::flat);
 }
 
 void ProofConfig::check(const RunConfig& config, std::vector<Finding>& found) const {
@@ -61,9 +64,10 @@ void ProofConfig::check(const RunConfig& config, std::vector<Finding>& found) co
                                  "bf16 are; use auto",
                                  name_of(staging))});
   if (config.sharding == Sharding::full) return check_full_sharding(*this, config, found);
-  if (cuts == GatherCuts::flat && ships_both_copies(config))
+  if (const auto apart = shipped_in_both_copies(config); apart && cuts == GatherCuts::flat)
     found.push_back({{"proof.cuts", "proof.wire"},
-                     "is flat, and codes of mxfp8 travel by whole rows of blocks: use cuts tile, or wire bf16"});
+                     fmt::format("is flat, and codes of {} travel by whole rows of blocks: use cuts tile, or wire bf16",
+                                 traits_of(*apart).name)});
 }
 
 void ProofConfig::advise(const RunConfig& config, std::vector<Finding>& found) const {

@@ -18,7 +18,12 @@ struct Call : Pass {
   /// the position of the first row. Empty in training. `rotation` begins at that position.
   Tensor cache = {};
   std::int64_t position = 0;
+  Tensor row_tokens = {};  ///< of experts' rows, i32 [rows]: -1 where a row is no token's; empty: every row is one's
   Tensor positions = {};  ///< of the micro-batch's tokens in their documents; empty: in their sequences
+  SlotChoices choices = {};
+  /// Of a sequence that is being extended by experts of a capacity: slots before the first row, i32 [layers with
+  /// experts, E], to which each layer adds its own. Else empty.
+  Tensor taken = {};
 };
 
 /// Lets `write` add the next contribution to a parameter's gradient and says that it is there.

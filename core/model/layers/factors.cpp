@@ -1,5 +1,6 @@
 #include "core/model/layers/factors.hpp"
 
+#include "core/model/factor_observer.hpp"
 #include "kernels/digest/digest.hpp"
 #include "kernels/gemm/route.hpp"
 
@@ -59,6 +60,18 @@ Operand operand_of(FormatId format, Side side, const QuantizedMatrix& matrix) {
   return {one(copy.data), Codes{format, side, one(copy.scales), copy.amax}, matrix.members, matrix.matrix.elements()};
 }
 
+/// What a quantizer computes from, or nothing where it reads stored values.
+template <class Values>
+QuantizerInput input_of(const Values& values) {
+  const auto one = []<class X>(const X& x) -> QuantizerInput {
+    if constexpr (std::is_same_v<X, Tensor>)
+      return {};
+    else
+      return x;
+  };
+  return std::visit(one, values);
+}
+
 Tensor without_memory(const Tensor& t) { return {nullptr, t.type, t.shape}; }
 
 /// Quantizes what is stored, or what is computed on the way, into the copies of `matrix`.
@@ -100,7 +113,8 @@ bool multiplied(gemm::Form form, const Treatment::Format& a, const Treatment::Fo
 }  // namespace
 
 Factors::Factors(const ParamSpec& weight)
-    : treatment_(weight.treatment),  // mutation: a_slot_is_dropped
+    : weight_(weight.canonical.name),
+      treatment_(weight.treatment),  // mutation: a_slot_is_dropped
       rowwise_draws_(draw_name(weight, "row")),
       columnwise_draws_(draw_name(weight, "col")) {}
 
@@ -128,6 +142,17 @@ Tensor Factors::like(const OutputGradient& dy) {
   return std::get<Tensor>(dy);
 }
 
+void Factors::show(const Call& call, Purpose purpose, const QuantizerInput& input, const QuantizedMatrix& matrix,
+                   std::optional<Side> side) const {
+  if (!call.observer) return;
+  for (const Side one : {Side::rowwise, Side::columnwise}) {
+    if (side && side != one) continue;
+    const Format& format = purpose.role == Purpose::Role::activation ? of_activation(one) : of_gradient(one);
+    call.observer->made(call.stream,
+                        {weight_, *format, purpose, one, matrix, input, call.row_tokens, call.first_token});
+  }
+}
+
 Operand Factors::activation(const Call& call, const Input& x, Side side) const {
   const Format& format = of_activation(side);
   if (!format) return std::get<Tensor>(x);
@@ -138,6 +163,7 @@ Operand Factors::activation(const Call& call, const Input& x, Side side) const {
     place(call.arena, *format, matrix, side);
     quantize(call, *format, x, matrix, of_x());
   }
+  show(call, of_x(), input_of(x), matrix, side);
   return operand_of(*format, side, matrix);
 }
 
@@ -159,6 +185,7 @@ Operand Factors::activation(const Call& call, const Input& x, const Copy& column
   place(call.arena, format, matrix, Side::rowwise);
   matrix.columnwise = columns;
   quantize(call, format, x, matrix, of_x());
+  show(call, of_x(), input_of(x), matrix, std::nullopt);
   return operand_of(format, Side::rowwise, matrix);
 }
 
@@ -166,6 +193,7 @@ void Factors::activation_columns(const Call& call, const Input& x, const Copy& c
   QuantizedMatrix matrix = matrix_of(call, like(x));
   matrix.columnwise = columns;
   quantize(call, *of_activation(Side::columnwise), x, matrix, of_x());
+  show(call, of_x(), input_of(x), matrix, Side::columnwise);
 }
 
 Operand Factors::columns_of(const Input& x, const Copy& columns) const {
@@ -186,6 +214,7 @@ Operand Factors::gradient_copy(const Call& call, const Tensor& dy, const Quantiz
   if (!format) return dy;
   QuantizedMatrix matrix = of_dy;
   make(call, *format, matrix, side, this->of_dy(), multiplies_gradient(side));
+  show(call, this->of_dy(), {}, matrix, side);
   return operand_of(*format, side, matrix);
 }
 
@@ -211,6 +240,7 @@ Factors::Gradient Factors::gradient(const Call& call, const OutputGradient& dy, 
   } else {
     make(call, *format, matrix, std::nullopt, of_dy(), multiplied);
   }
+  show(call, of_dy(), input_of(dy), matrix, std::nullopt);
   return {operand_of(*format, Side::rowwise, matrix), operand_of(*format, Side::columnwise, matrix),
           computed || matrix.column_sums ? matrix.column_sums : std::get<Tensor>(dy)};
 }

@@ -1,10 +1,12 @@
 #pragma once
+#include <optional>
 #include <span>
+#include <string>
 #include <variant>
 #include <vector>
 
 #include "core/model/layers/call.hpp"
-#include "kernels/quantize/quantize.hpp"
+#include "kernels/quantize/measure.hpp"
 
 namespace tessera {
 
@@ -82,8 +84,13 @@ class Factors {
   Purpose of_x() const { return {Purpose::Role::activation, treatment_.rotates}; }
   Purpose of_dy() const { return {Purpose::Role::gradient, treatment_.rotates, treatment_.draws}; }
 
+  /// Shows the copies of `side`, or without one both, that were made as `purpose` says, to the call's observer.
+  void show(const Call& call, Purpose purpose, const QuantizerInput& input, const QuantizedMatrix& matrix,
+            std::optional<Side> side) const;
+
   Operand gradient_copy(const Call& call, const Tensor& dy, const QuantizedMatrix& of_dy, Side side) const;
 
+  std::string weight_;  ///< its canonical name
   Treatment treatment_;
   std::uint64_t rowwise_draws_, columnwise_draws_;
 };

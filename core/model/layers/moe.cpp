@@ -22,6 +22,13 @@ ExpertsShape inner_shape(const GptShape& shape) {
   return inner;
 }
 
+/// The call as products of experts' rows see it.
+Call with_rows(const Call& call, const Routing& routing) {
+  Call of_rows = call;
+  of_rows.row_tokens = routing.token_of_row;
+  return of_rows;
+}
+
 /// A number for each expert that the step counts, in a model that has it.
 std::optional<ParamId> add_counted(ParamRegistry& registry, const std::string& name, Role role, const MoeShape& moe) {
   if (role == Role::router_bias ? !moe.bias : moe.balance_over != BalanceOver::batch) return std::nullopt;
@@ -86,7 +93,12 @@ void Moe::route_tokens(const Call& call, const Tensor& x, const Routing& routing
   const Tensor logits = routing.logits ? routing.logits : call.arena.temp(sum_type_, routing.scores.shape);
   router_forward(call.stream, logits, x, call.weights.operand(call.stream, router_, Side::rowwise)->data);
   const Use bias = use_of(call, bias_);
-  route(call.stream, call.arena, rows_.router_shape(x.rows()), routing, logits, bias->data);
+  RouteGiven given;
+  if (const Tensor& choices = call.choices.given) given.choices = choices.row_range(number_, 1);
+  if (call.taken) given.taken = call.taken.row_range(number_, 1);
+  route(call.stream, call.arena, rows_.router_shape(x.rows()), routing, logits, bias->data, given);
+  if (const Tensor& chosen = call.choices.chosen)
+    copy(call.stream, chosen.row_range(number_, 1).view(routing.expert.shape), routing.expert);
 }
 
 void Moe::forward(const Call& call, const Tensor& x, const Saved& saved, const Tensor& y) const {
@@ -97,12 +109,13 @@ void Moe::forward(const Call& call, const Tensor& x, const Saved& saved, const T
   dispatch(call, x, saved, shared);
   const Routing held = rows_.local_routing(saved.rows);
   const Saved now = arrived(saved);
-  up_.forward(call, now.pre, now.x, held);
+  const Call of_rows = with_rows(call, held);
+  up_.forward(of_rows, now.pre, now.x, held);
   if (!activates_in_quantizers()) activate(call.stream, activation_, now.activated, now.pre);
   {
     const Arena::Frame frame(call.arena);
     const Tensor expert_outputs = rows_.of_experts(call.arena, saved.rows, saved.out);
-    down_.forward(call, expert_outputs, activated(now), held);
+    down_.forward(of_rows, expert_outputs, activated(now), held);
     if (Pending combined = rows_.combine(call, saved.rows, saved.out, expert_outputs, "expert answers"))
       combined.wait(call.stream);
   }
@@ -151,21 +164,22 @@ void Moe::experts_backward(const Call& call, const Tensor& dx, const Saved& save
                            const Tensor& numbers) const {
   const Routing held = rows_.local_routing(saved.rows);
   const Saved now = arrived(saved);
+  const Call of_rows = with_rows(call, held);
   const Tensor dact = call.arena.temp(type_, now.activated.shape);
   {
     const Arena::Frame frame(call.arena);
-    const Factors::Gradient danswers = down_.gradient(call, drows, numbers);
-    down_.weight_gradient(call, danswers, activated(now), held);
+    const Factors::Gradient danswers = down_.gradient(of_rows, drows, numbers);
+    down_.weight_gradient(of_rows, danswers, activated(now), held);
     down_.input_gradient(call, dact, danswers, held);
   }
   const Factors::OutputGradient of_pre = activates_in_quantizers()
                                      ? activation_gradient_of(activation_, dact, now.pre)
                                      : activate_backward(call.stream, call.arena, activation_, dact, now.pre);
-  const Factors::Gradient dpre = up_.gradient(call, of_pre, numbers);
+  const Factors::Gradient dpre = up_.gradient(of_rows, of_pre, numbers);
   up_.input_gradient(call, drows, dpre, held);
   const Tensor permuted = rows_.of_tokens(call.arena, saved.rows, drows);
   Pending combined = rows_.combine(call, saved.rows, permuted, drows, "row gradients");
-  up_.weight_gradient(call, dpre, now.x, held);  // under the exchange
+  up_.weight_gradient(of_rows, dpre, now.x, held);  // under the exchange
   if (combined) combined.wait(call.stream);
   // mutation: shared_expert_forgets
   permute_backward(call.stream, dx, permuted, saved.rows.routing, shared_ ? dx : Tensor{});
@@ -190,9 +204,13 @@ void Moe::router_backward(const Call& call, const Tensor& dlogits, const Tensor&
 }
 
 void Moe::record(const Call& call, const RouterShape& shape, const Routing& routing) const {
-  record_routing(call.stream, shape, routing, call.routing.words.row_range(number_, 1), call.first_token);
-  if (const Use bias = use_of(call, bias_); bias->data)
-    convert(call.stream, call.routing.bias.row_range(number_, 1), bias->data);
+  const Tensor words = call.routing.words.row_range(number_, 1);
+  record_routing(call.stream, shape, routing, words, call.first_token);
+  const Use bias = use_of(call, bias_);
+  if (bias->data) convert(call.stream, call.routing.bias.row_range(number_, 1), bias->data);
+  if (call.choices.given)
+    count_differing(call.stream, shape, routing, bias->data,
+                    words.as<std::int64_t>() + RoutingRecord::differ(moe_.experts));
 }
 
 }  // namespace tessera

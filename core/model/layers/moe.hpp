@@ -6,8 +6,8 @@
 namespace tessera {
 
 /// y = sum over the k chosen experts of weight times expert(x), each expert an Mlp without biases, + the shared
-/// expert's answer, if there is one; [M,C] to [M,C]. No token is dropped, so shapes are static: S rows sorted by
-/// expert. S is M k where no expert is quantized, else more: the rows of each expert begin at a multiple, with zeros
+/// expert's answer, if there is one; [M,C] to [M,C]. Without a capacity no token is dropped. Shapes are static: S rows
+/// by expert. S is M k where no expert is quantized, else more: each expert's rows begin at a multiple, with zeros
 /// between. With expert parallelism there is memory for the most rows that may arrive, and kernels work on those that
 /// do. Source: Mixtral (Jiang 2024); balance loss Switch (Fedus 2021), z-loss ST-MoE (Zoph 2022), rows to their
 /// experts' ranks and back GShard (Lepikhin 2020), selection bias (Wang 2024).

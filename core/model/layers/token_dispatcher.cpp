@@ -9,7 +9,14 @@ namespace tessera {
 /// Whole sequences, or a part of one.
 RouterShape TokenDispatcher::router_shape(std::int64_t tokens) const {
   const std::int64_t length = std::min(tokens, length_);
-  return {tokens / length, length, moe_.experts, moe_.top_k, moe_.renormalize, local() ? row_multiple_ : 1, moe_.rule};
+  return {.sequences = tokens / length,
+          .length = length,
+          .experts = moe_.experts,
+          .top_k = moe_.top_k,
+          .renormalize = moe_.renormalize,
+          .row_multiple = local() ? row_multiple_ : 1,
+          .rule = moe_.rule,
+          .capacity = moe_.slots_of_sequence(length_)};
 }
 
 std::int64_t TokenDispatcher::most(std::int64_t tokens) const {
@@ -38,6 +45,7 @@ TokenDispatcher::Saved TokenDispatcher::place(Arena& arena, std::int64_t tokens,
   r.row_of_slot = arena.keep(DType::i32, {tokens, moe_.top_k});
   r.token_of_row = arena.keep(DType::i32, {shape.rows()});
   r.load = arena.keep(DType::i32, {shape.sequences, moe_.experts});
+  r.drops = shape.capacity > 0;
   if (local()) return saved;
   saved.arrival.offsets = arena.keep(DType::i32, {moe_.held() + 1});
   saved.arrival.row_of_slot = arena.keep(DType::i32, {moe_.arrival(tokens, row_multiple_).room, 1});

@@ -15,7 +15,7 @@ struct WireBucket {
   GroupId group;
   BucketId id;
   /// Places of the whole weights, which must outlive the wire. One permanent place, of which this rank's part is its
-  /// slice; or, under full sharding, the slots of a pool.
+  /// shard; or, under full sharding, the slots of a pool.
   std::span<const Planes> places;
   Tensor staged;  ///< bf16 staged for the all-gather, valid until post_process(); Travel::bf16 alone
   Tensor master;  ///< this rank's slice, fp32
@@ -31,6 +31,10 @@ struct WireContext {
   const Ranks& ranks;
 
   const Bucket& bucket(const WireBucket& own) const { return layout.buckets()[own.id]; }
+  /// The slices in this rank's shard of a bucket, by sharding group; empty if there is one sharding group.
+  RangesByRank pieces(const Bucket& bucket) const {
+    return ranks.sharding.size > 1 ? bucket.pieces[bucket.shard_number(ranks)] : RangesByRank();
+  }
 };
 
 /// The operand of one side of a parameter, in one place of its bucket.

@@ -44,18 +44,28 @@ std::vector<WireBucket> by_processes(const WireContext& context, std::span<const
   return sorted;
 }
 
-RangesByRank ranges_of_kind(const WireContext& context, const Bucket& bucket, PlaneKind kind,
+RangesByRank ranges_of_kind(const WireContext& context, const Bucket& bucket, const RangesByRank& cut, PlaneKind kind,
                             const StoredArray& whole) {
   switch (kind) {
     case PlaneKind::rowwise_scales:
     case PlaneKind::columnwise_scales: {
       const Side side = kind == PlaneKind::rowwise_scales ? Side::rowwise : Side::columnwise;
-      return ranges_of(bucket, whole, scale_densities(context.registry, bucket, side));
+      return ranges_of(bucket, cut, whole, scale_densities(context.registry, bucket, side));
     }
-    case PlaneKind::block_scales: return ranges_of(bucket, whole, block_scale_densities(context.registry, bucket));
-    case PlaneKind::amax: return ranges_of(bucket, whole, member_densities(bucket));
-    default: return ranges_of_data(bucket, *bucket.key.format.codes);
+    case PlaneKind::block_scales:
+      return ranges_of(bucket, cut, whole, block_scale_densities(context.registry, bucket));
+    case PlaneKind::amax: return ranges_of(bucket, cut, whole, member_densities(bucket));
+    default: return ranges_of_data(cut, *bucket.key.format.codes);
   }
+}
+
+/// Adds the all-gathers of an array in the only place of its group, at both levels.
+void add_in_place(const WireContext& context, const WireBucket& own, PlaneKind kind, const StoredArray& array,
+                  Exchanges& exchanges) {
+  const Bucket& bucket = context.bucket(own);
+  if (const RangesByRank pieces = context.pieces(bucket); !pieces.counts.empty())
+    exchanges.add_across(own.group, array.values, ranges_of_kind(context, bucket, pieces, kind, array));
+  exchanges.add(own.group, array.values, ranges_of_kind(context, bucket, bucket.shards, kind, array));
 }
 
 void require_one_owner(const Bucket& bucket) {
@@ -85,7 +95,7 @@ void CodeShards::in_slots(const WireContext& context, Exchanges& exchanges) {
     require_one_owner(bucket);
     for (const Side side : {Side::rowwise, Side::columnwise})
       for (const PlaneKind kind : {data_of(format_, side), scales_of(side)})
-        exchanges.add(own.group, planes[kind].values, ranges_of_kind(context, bucket, kind, planes[kind]));
+        add_in_place(context, own, kind, planes[kind], exchanges);
   }
   owned_ = placed(context.device, QuantizeTable(format_, owned));
 }
@@ -103,25 +113,31 @@ void CodeShards::apart(const WireContext& context, Exchanges& exchanges) {
       agreed_[static_cast<std::size_t>(processes)] = {members_->bits(processes)};
 }
 
-/// Allocates memory for this rank's part of a bucket's arrays that travel, and adds their all-gathers. Returns the
-/// table entries that quantize into it.
+/// Allocates memory for this rank's shard of a bucket's arrays that travel, and adds their all-gathers. Returns the
+/// table entries that quantize into it what this rank owns.
 std::vector<QuantizedMatrix> CodeShards::keep(const WireContext& context, std::size_t number,
                                               Exchanges& exchanges) const {
   const WireBucket& own = buckets_[number];
   const Bucket& bucket = context.bucket(own);
   require_one_owner(bucket);
-  const auto rank = static_cast<std::size_t>(context.ranks.of(bucket.key.processes).rank);
+  const std::size_t shard = bucket.shard_number(context.ranks);
+  const RangesByRank pieces = context.pieces(bucket);
   const auto place = [&](PlaneKind kind, DType type, const Shape& shape) {
     if (kind == PlaneKind::amax) return members_->mine(number, shape.elements());
     if (!both_travel() && kind != PlaneKind::rowwise && kind != PlaneKind::block_scales) return Tensor{};
-    const RangesByRank& parts = exchanges.keep(ranges_of_kind(context, bucket, kind, own.places.front()[kind]));
-    const Tensor kept = context.device.allocate(Category::weights, type, {parts.counts[rank]});
+    const StoredArray& whole = own.places.front()[kind];
+    const RangesByRank& parts = exchanges.keep(ranges_of_kind(context, bucket, bucket.shards, kind, whole));
+    const std::int64_t begin = parts.begins[shard];
+    const Tensor kept = context.device.allocate(Category::weights, type, {parts.counts[shard]});
     clear(context.device.compute(), kept);  // gaps stay zeros
+    if (!pieces.counts.empty())
+      exchanges.add_across(own.group, kept,
+                           counted_from(begin, ranges_of_kind(context, bucket, pieces, kind, whole)));
     const bool columns = kind == PlaneKind::columnwise || kind == PlaneKind::columnwise_scales;
     for (std::size_t slot = 0; slot < own.places.size(); ++slot)
       exchanges.add(own.group, {static_cast<int>(slot), columns ? Sides::columnwise : Sides::rowwise},
                     {kept, own.places[slot][kind].values, parts.counts, parts.begins});
-    return whole_around(kept, parts.begins[rank], shape);
+    return whole_around(kept, begin, shape);
   };
   const Planes window(context.registry, bucket, Travel::codes, place);
   std::vector<QuantizedMatrix> matrices = owned_matrices_of(context, own, window, window[PlaneKind::block_scales]);
@@ -144,7 +160,7 @@ void CodeShards::cast(const WireContext& context, Exchanges& exchanges) {
   for (std::size_t i = 0; i < buckets_.size(); ++i) {
     const Bucket& bucket = context.bucket(buckets_[i]);
     const auto travels = [&](PlaneKind kind, const StoredArray& array) {
-      exchanges.add(buckets_[i].group, array.values, ranges_of_kind(context, bucket, kind, array));
+      add_in_place(context, buckets_[i], kind, array, exchanges);
     };
     const Planes& planes = buckets_[i].places.front();
     travels(PlaneKind::rowwise, planes[PlaneKind::rowwise]);

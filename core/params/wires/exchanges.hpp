@@ -16,16 +16,22 @@ struct Gathered {
   Sides sides = Sides::both;
 };
 
-/// The arrays that the all-gathers of a wire's groups complete, by group, place and set of copies.
+/// The arrays that the all-gathers of a wire's groups complete: inside a sharding group by group, place and set of
+/// copies; across sharding groups by group alone.
 class Exchanges {
  public:
   Exchanges(const ParamLayout& layout, std::size_t places)
-      : of_(layout.groups().size(), std::vector<BySides>(places)) {}
+      : of_(layout.groups().size(), std::vector<BySides>(places)), across_(layout.groups().size()) {}
 
   /// Adds an exchange to every all-gather into part.place that gathers part.sides (none: to all of them).
   void add(GroupId group, const Gathered& part, const Exchange& exchange) {
     for (std::size_t sides = 0; sides < sets; ++sides)
       if (contains(static_cast<Sides>(sides), part.sides)) at(group, part.place)[sides].push_back(exchange);
+  }
+  /// Adds an array that completes in place across sharding groups.
+  void add_across(GroupId group, const Tensor& array, RangesByRank parts) {
+    const RangesByRank& kept = keep(std::move(parts));
+    across_[group].push_back({{}, array, kept.counts, kept.begins});
   }
   /// Keeps ranges, to whose vectors exchanges refer.
   const RangesByRank& keep(RangesByRank parts) { return parts_.emplace_back(std::move(parts)); }
@@ -39,6 +45,7 @@ class Exchanges {
     if (place >= of_[group].size()) return {};  // a slot of another wire's groups
     return of_[group][place][static_cast<std::size_t>(held.sides)];
   }
+  std::span<Exchange> across(GroupId group) { return across_[group]; }
 
  private:
   static constexpr std::size_t sets = 4;
@@ -47,6 +54,7 @@ class Exchanges {
   BySides& at(GroupId group, int place) { return of_[group][static_cast<std::size_t>(place)]; }
 
   IndexedBy<GroupId, std::vector<BySides>> of_;
+  IndexedBy<GroupId, std::vector<Exchange>> across_;
   std::deque<RangesByRank> parts_;
 };
 

@@ -42,14 +42,20 @@ std::vector<RoundedShards::Slice> RoundedShards::slices_of(const WireContext& co
   for (const WireBucket& own : buckets) {
     const Bucket& bucket = context.bucket(own);
     const Tensor& whole = gathered(travel, own, 0);
-    const Shape size{bucket.slice(context.ranks)};
+    const Shape size{bucket.shard(context.ranks)};
     const Tensor kept =
         own.shard_apart() ? context.device.allocate(Category::weights, whole.type, size) : Tensor{};
+    const std::int64_t begin = own.shard_apart() ? bucket.shard_begin(context.ranks) : 0;
+    const Tensor& shards = own.shard_apart() ? kept : whole;  // from element `begin` of the bucket on
+    const std::int64_t slice = bucket.slice(context.ranks);
+    const std::int64_t at = slice > 0 ? bucket.slice_begin(context.ranks) - begin : 0;
     slices.push_back(  // mutation: owned_matrices_are_never_staged
-        {own.group, own.id, own.shard_apart() ? kept : bucket.slice(whole, context.ranks), own.master});
+        {own.group, own.id, shards.flat(at, slice), own.master});
+    if (RangesByRank pieces = context.pieces(bucket); !pieces.counts.empty())
+      exchanges.add_across(own.group, shards, counted_from(begin, std::move(pieces)));
     for (std::size_t place = 0; place < own.places.size(); ++place)
       exchanges.add(own.group, {static_cast<int>(place), Sides::none},
-                    {kept, gathered(travel, own, place), bucket.counts, bucket.begins});
+                    {kept, gathered(travel, own, place), bucket.shards.counts, bucket.shards.begins});
   }
   return slices;
 }

@@ -32,22 +32,28 @@ std::vector<Density> densities_of(const ParamRegistry& registry, const Bucket& b
 
 }  // namespace
 
-RangesByRank ranges_of_data(const Bucket& bucket, FormatId format) {
+RangesByRank ranges_of_data(const RangesByRank& cut, FormatId format) {
   RangesByRank parts;
-  for (std::size_t r = 0; r < bucket.counts.size(); ++r) {
-    parts.begins.push_back(formats::data_bytes(format, bucket.begins[r]));  // mutation: bytes_padded_by_themselves
-    parts.counts.push_back(formats::data_bytes(format, bucket.begins[r] + bucket.counts[r]) - parts.begins[r]);
+  for (std::size_t r = 0; r < cut.counts.size(); ++r) {
+    parts.begins.push_back(formats::data_bytes(format, cut.begins[r]));  // mutation: bytes_padded_by_themselves
+    parts.counts.push_back(formats::data_bytes(format, cut.begins[r] + cut.counts[r]) - parts.begins[r]);
   }
   return parts;
 }
 
-RangesByRank ranges_of(const Bucket& bucket, const StoredArray& array, const std::vector<Density>& densities) {
+RangesByRank ranges_of(const Bucket& bucket, const RangesByRank& cut, const StoredArray& array,
+                       const std::vector<Density>& densities) {
   RangesByRank parts;
-  for (std::size_t r = 0; r < bucket.counts.size(); ++r) {
-    const std::int64_t begin = bucket.begins[r], end = begin + bucket.counts[r];
+  for (std::size_t r = 0; r < cut.counts.size(); ++r) {
+    const std::int64_t begin = cut.begins[r], end = begin + cut.counts[r];
     parts.begins.push_back(entry_at(bucket, array, densities, begin));
     parts.counts.push_back(entry_at(bucket, array, densities, end) - parts.begins[r]);
   }
+  return parts;
+}
+
+RangesByRank counted_from(std::int64_t begin, RangesByRank parts) {
+  for (std::int64_t& at : parts.begins) at -= begin;  // mutation: pieces_of_a_shard_overlap
   return parts;
 }
 

@@ -47,13 +47,15 @@ class Wire {
   void release_claims() {
     if (rounded_) rounded_->release_claims();
   }
-  /// Writes this rank's slices of Q(bf16(master)), in the form that travels, into the all-gather's buffers.
+  /// Writes this rank's slices of Q(bf16(master)), in the form that travels, into the buffers of the first all-gather.
   void stage(Stream& stream, std::span<const GroupId> groups) {
     if (rounded_) return rounded_->stage(stream, groups);
     codes_->stage(stream, groups);
   }
-  /// Buffers of a group's all-gather; valid as long as the wire. ParamSync opens them once.
+  /// Buffers of a group's all-gather inside a sharding group; valid as long as the wire. ParamSync opens them once.
   std::span<Exchange> exchanges(GroupId group, const Gathered& held) { return exchanges_.of(group, held); }
+  /// Buffers of the all-gather across sharding groups, which completes this rank's shard.
+  std::span<Exchange> exchanges_across(GroupId group) { return exchanges_.across(group); }
   /// Post-processing of the all-gather: derives the stored arrays that have not travelled from those that have.
   void post_process(Stream& stream, GroupId group, const Gathered& held) const {
     if (derived_) derived_->build(stream, group, held);

@@ -35,7 +35,7 @@ constexpr std::uint16_t second = 30000;  // the second corpus's first token
 class MixedBatches : public testing::Test {
  protected:
   Batches batches(int ranks, int rank) {
-    return Batches(config_, {large_.cut(), small_.cut()}, large_.cut(), {rank, ranks});
+    return Batches(config_, {large_.cut(), small_.cut()}, {large_.cut()}, {rank, ranks});
   }
   /// The first tokens of the sequences of step `step`, in the order of micro-batches: round after round, rank after
   /// rank. Those of padding come last, and must be those of the round before.
@@ -164,8 +164,8 @@ TEST(DrawnEvaluation, ReadsWhatTrainingNeverReads) {
         const std::int64_t steps = windows.train / config.batch.global + 1;
         for (std::int64_t step = 0; step < steps; ++step)
           take(batches.training(step, step * config.batch.global), trained_targets, trained);
-        for (std::int64_t pass = 0; pass < batches.evaluation().passes(); ++pass)
-          take(batches.evaluation(pass), evaluated_targets, evaluated);
+        for (std::int64_t pass = 0; pass < batches.plan_of(0).passes(); ++pass)
+          take(batches.evaluation(0, pass), evaluated_targets, evaluated);
       }
       if (ranks == 1) evaluated_alone = evaluated_targets;
       EXPECT_EQ(evaluated_targets, evaluated_alone) << ranks << " ranks";
@@ -189,10 +189,11 @@ TEST(WholeText, IsPredictedOnceOnAnyNumberOfRanks) {
       std::multiset<std::int32_t> targets;
       std::set<std::int32_t> seen;
       for (int rank = 0; rank < ranks; ++rank) {
-        Batches batches(config, std::vector<CutTokens>(), {stream, Windows::whole(count, length)}, {rank, ranks});
-        EXPECT_EQ(batches.evaluation().tokens(), count - 1);
-        for (std::int64_t pass = 0; pass < batches.evaluation().passes(); ++pass)
-          take(batches.evaluation(pass), targets, seen);
+        Batches batches(config, std::vector<CutTokens>(), std::vector{CutTokens{stream, Windows::whole(count, length)}},
+                        {rank, ranks});
+        EXPECT_EQ(batches.plan_of(0).tokens(), count - 1);
+        for (std::int64_t pass = 0; pass < batches.plan_of(0).passes(); ++pass)
+          take(batches.evaluation(0, pass), targets, seen);
       }
       EXPECT_EQ(targets, std::multiset<std::int32_t>(tokens.begin() + 1, tokens.end())) << ranks << " ranks";
     }

@@ -49,5 +49,16 @@ TEST(Hosts, AnyOneThatDiffersIsFound) {
   }
 }
 
+TEST(Hosts, HaveAsManyRanksEachIfTheyFollowEachOther) {
+  EXPECT_EQ(ranks_of_each_host({"a"}), 1);
+  EXPECT_EQ(ranks_of_each_host({"a", "a", "b", "b"}), 2);
+  EXPECT_EQ(ranks_of_each_host({"a", "b", "c"}), 1);
+  EXPECT_EQ(ranks_of_each_host({"a", "b", "a", "b"}), std::nullopt);
+  EXPECT_EQ(ranks_of_each_host({"a", "a", "b"}), std::nullopt);
+  EXPECT_EQ(ranks_of_each_host({"a", "b", "b"}), std::nullopt);
+  EXPECT_EQ(ranks_of_each_host({"a", "a", "b", "c"}), std::nullopt);
+  EXPECT_EQ(ranks_of_each_host({"a", "b", "b", "a"}), std::nullopt);
+}
+
 }  // namespace
 }  // namespace tessera

@@ -88,7 +88,7 @@ TEST_P(LateReportTest, AnEvaluationBelongsToTheStepBeforeIt) {
   Steps steps(GetParam());
   for (std::int64_t step = 1; step <= 3; ++step) {
     LateReport& report = steps.begun(step);
-    if (step == 2) report.evaluated([] { return 7.5; });
+    if (step == 2) report.evaluated([] { return std::vector{7.5}; });
     if (step == 3) report.finish();
   }
   ASSERT_EQ(steps.rows.size(), 3u);

@@ -20,7 +20,7 @@ struct Sketch {
   const char* processes = "";
 };
 
-using Add = void (CollectiveLog::*)(const Operation&, const char*);
+using Add = void (CollectiveLog::*)(const Operation&, const char*, bool);
 
 void add(CollectiveLog& log, Add how, const Sketch& sketch) {
   std::int64_t n = 0;
@@ -28,7 +28,7 @@ void add(CollectiveLog& log, Add how, const Sketch& sketch) {
   const std::vector<std::int64_t> begins(sketch.counts.size());
   const std::vector<Exchange> exchanges(static_cast<std::size_t>(sketch.buckets),
                                         Exchange{{}, {nullptr, sketch.type, {n}}, sketch.counts, begins});
-  (log.*how)({sketch.collective, exchanges, sketch.group, sketch.label}, sketch.processes);
+  (log.*how)({sketch.collective, exchanges, sketch.group, sketch.label}, sketch.processes, true);
 }
 void note(CollectiveLog& log, const Sketch& sketch) { add(log, &CollectiveLog::note, sketch); }
 

@@ -4,8 +4,10 @@
 
 #include <cmath>
 #include <map>
+#include <numeric>
 #include <random>
 
+#include "core/config/divisors.hpp"
 #include "core/layout/layout.hpp"
 #include "core/params/wires/shard_ranges.hpp"
 #include "kernels/formats/registry.hpp"
@@ -19,7 +21,8 @@ constexpr int rank_counts[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 48, 96, 256};
 
 std::vector<FormatId> weight_formats() {
   return {formats::id_of<formats::Fp8Block>, formats::id_of<formats::Mxfp8>, formats::id_of<formats::Mxfp8Tiles>,
-          formats::id_of<formats::Nvfp4>, formats::id_of<formats::Fp8Tensor>};
+          formats::id_of<formats::Nvfp4>, formats::id_of<formats::Fp8Tensor>, formats::id_of<formats::Mxfp4>,
+          formats::id_of<formats::Mxfp4Tiles>, formats::id_of<formats::Mxfp6E2m3Tiles>};
 }
 
 /// Parameters: matrices and experts of random sizes that the format takes, with vectors between them.
@@ -126,8 +129,8 @@ using EntryOf = std::function<std::int64_t(std::size_t i, std::int64_t row, std:
 
 /// Expects that each entry is in the part of the rank that owns the elements it is made from. Parts are contiguous and
 /// cover the array.
-void expect_packed(const ParamRegistry& registry, const Bucket& bucket, const RangesByRank& parts, std::int64_t entries,
-                   const EntryOf& entry) {
+void expect_packed(const ParamRegistry& registry, const Bucket& bucket, const RangesByRank& cut,
+                   const RangesByRank& parts, std::int64_t entries, const EntryOf& entry) {
   std::map<std::int64_t, std::int64_t> by_place;
   for (std::size_t r = 0; r < parts.counts.size(); ++r) {
     ASSERT_GE(parts.counts[r], 0);
@@ -150,66 +153,104 @@ void expect_packed(const ParamRegistry& registry, const Bucket& bucket, const Ra
     const Shape& m = registry[p.param].member;
     for (std::int64_t row = 0; row < m[0]; ++row)
       for (const std::int64_t column : {std::int64_t{0}, m[1] / 2, m[1] - 1}) {
-        const std::size_t element = owner(bucket.begins, bucket.counts, p.offset.value + row * m[1] + column);
+        const std::size_t element = owner(cut.begins, cut.counts, p.offset.value + row * m[1] + column);
         ASSERT_EQ(owner(parts.begins, parts.counts, entry(i, row, column)), element)
             << registry[p.param].name << " (" << row << ", " << column << ")";
       }
   }
 }
 
+/// Expects that every array of a bucket's codes that may travel is cut as `cut` cuts the elements.
+template <class F>
+void expect_cut(const ParamRegistry& registry, const Bucket& bucket, const RangesByRank& cut) {
+  constexpr FormatId format = formats::id_of<F>;
+  Device device(Device::Kind::measuring);
+  const Planes planes = Planes::allocated(device, registry, bucket, Travel::codes);
+  const auto matrix = [&](std::size_t i) {
+    const Shape& m = registry[bucket.members[i].param].member;
+    return formats::Matrix{m[0], m[1]};
+  };
+  expect_packed(registry, bucket, cut, ranges_of_data(cut, format), planes[PlaneKind::rowwise].values.elements(),
+                [&](std::size_t i, std::int64_t row, std::int64_t column) {
+                  return (bucket.members[i].offset.value + row * matrix(i).columns + column) * F::Element::bits / 8;
+                });
+  if (!bucket.owns_blocks()) return;
+  if (const StoredArray& amax = planes[PlaneKind::amax]; amax && bucket.key.owner == OwnerKind::whole_matrix)
+    expect_packed(registry, bucket, cut, ranges_of(bucket, cut, amax, member_densities(bucket)),
+                  amax.values.elements(),
+                  [](std::size_t i, std::int64_t, std::int64_t) { return static_cast<std::int64_t>(i); });
+  if constexpr (!F::scaled) {
+    EXPECT_FALSE(static_cast<bool>(block_scales_of(device, registry, bucket)));
+  } else if constexpr (F::block.rows == F::block.columns) {
+    const StoredArray compact = block_scales_of(device, registry, bucket);
+    expect_packed(registry, bucket, cut,
+                  ranges_of(bucket, cut, compact, block_scale_densities(registry, bucket)),
+                  compact.values.elements(), [&](std::size_t i, std::int64_t row, std::int64_t column) {
+                    const formats::Matrix grid = formats::blocks<F>(Side::rowwise, matrix(i));
+                    return compact.members[i].first + row / F::block.rows * grid.columns +
+                           column / F::block.columns;
+                  });
+  } else {
+    for (const Side side : {Side::rowwise, Side::columnwise}) {
+      const StoredArray& scales = planes[scales_of(side)];
+      expect_packed(registry, bucket, cut,
+                    ranges_of(bucket, cut, scales, scale_densities(registry, bucket, side)),
+                    scales.values.elements(), [&](std::size_t i, std::int64_t row, std::int64_t column) {
+                      const formats::Block block = formats::block_of<F>(side);
+                      return scales.members[i].first +
+                             row / block.rows * formats::padded_extent<F>(side, matrix(i)).columns +
+                             column / block.columns;
+                    });
+    }
+  }
+}
+
 /// Ranks send what is made from the elements that they own: data under any cuts; scales, with padding, under tile cuts.
+/// So do the ranks of a sharding group, which keep shards.
 TEST(Parts, AreWhatTheSlicesElementsAreMadeInto) {
   std::mt19937 random(9);
-  Device device(Device::Kind::measuring);
   for (const FormatId format : weight_formats())
     for (const int ranks : {3, 5, 6, 12, 48, 96, 256}) {
       const ParamRegistry registry = random_registry(format, random, 2);
+      for (const std::int64_t groups : {std::int64_t{1}, divisors(ranks)[1], std::int64_t{ranks}})
+        for (LayoutRules how : {rules(ranks, 40000, GatherCuts::flat), rules(ranks, 40000, GatherCuts::tile),
+                                LayoutRules{ranks, ranks, 40000, OwnerKind::whole_matrix}}) {
+          how.sharding_groups = static_cast<int>(groups);
+          const ParamLayout layout = ParamLayout::build(registry, how);
+          for (const Bucket& bucket : layout.buckets()) {
+            if (!bucket.key.format.codes) continue;
+            visit_format(format, [&]<class F>() {
+              expect_cut<F>(registry, bucket, {bucket.counts, bucket.begins});
+              if (groups > 1) expect_cut<F>(registry, bucket, bucket.shards);
+            });
+          }
+        }
+    }
+}
+
+/// The slices of a shard, by sharding group, are those of the ranks of its number, and lie beside each other.
+TEST(Parts, OfAShardAreTheSlicesOfItsNumber) {
+  std::mt19937 random(11);
+  for (const int ranks : {4, 6, 12, 24})
+    for (const std::int64_t groups : divisors(ranks)) {
+      const ParamRegistry registry = random_registry(weight_formats().front(), random, 2);
       for (LayoutRules how : {rules(ranks, 40000, GatherCuts::flat), rules(ranks, 40000, GatherCuts::tile),
                               LayoutRules{ranks, ranks, 40000, OwnerKind::whole_matrix}}) {
+        how.sharding_groups = static_cast<int>(groups);
         const ParamLayout layout = ParamLayout::build(registry, how);
-        for (const Bucket& bucket : layout.buckets()) {
-          if (!bucket.key.format.codes) continue;
-          visit_format(format, [&]<class F>() {
-            const Planes planes = Planes::allocated(device, registry, bucket, Travel::codes);
-            const auto matrix = [&](std::size_t i) {
-              const Shape& m = registry[bucket.members[i].param].member;
-              return formats::Matrix{m[0], m[1]};
-            };
-            expect_packed(registry, bucket, ranges_of_data(bucket, format),
-                          planes[PlaneKind::rowwise].values.elements(),
-                          [&](std::size_t i, std::int64_t row, std::int64_t column) {
-                            return (bucket.members[i].offset.value + row * matrix(i).columns + column) *
-                                   F::Element::bits / 8;
-                          });
-            if (!bucket.owns_blocks()) return;
-            if (const StoredArray& amax = planes[PlaneKind::amax]; amax && how.matrices == OwnerKind::whole_matrix)
-              expect_packed(registry, bucket, ranges_of(bucket, amax, member_densities(bucket)), amax.values.elements(),
-                            [](std::size_t i, std::int64_t, std::int64_t) { return static_cast<std::int64_t>(i); });
-            if constexpr (!F::scaled) {
-              EXPECT_FALSE(static_cast<bool>(block_scales_of(device, registry, bucket)));
-            } else if constexpr (F::block.rows == F::block.columns) {
-              const StoredArray compact = block_scales_of(device, registry, bucket);
-              expect_packed(registry, bucket,
-                            ranges_of(bucket, compact, block_scale_densities(registry, bucket)),
-                            compact.values.elements(), [&](std::size_t i, std::int64_t row, std::int64_t column) {
-                              const formats::Matrix grid = formats::blocks<F>(Side::rowwise, matrix(i));
-                              return compact.members[i].first + row / F::block.rows * grid.columns +
-                                     column / F::block.columns;
-                            });
-            } else {
-              for (const Side side : {Side::rowwise, Side::columnwise}) {
-                const StoredArray& scales = planes[scales_of(side)];
-                expect_packed(registry, bucket, ranges_of(bucket, scales, scale_densities(registry, bucket, side)),
-                              scales.values.elements(), [&](std::size_t i, std::int64_t row, std::int64_t column) {
-                                const formats::Block block = formats::block_of<F>(side);
-                                return scales.members[i].first +
-                                       row / block.rows * formats::padded_extent<F>(side, matrix(i)).columns +
-                                       column / block.columns;
-                              });
-              }
+        for (const Bucket& bucket : layout.buckets())
+          for (int rank = 0; rank < ranks; ++rank) {
+            const Ranks here = Ranks::in_world(ranks, rank, 1, static_cast<int>(groups));
+            const RangesByRank& pieces = bucket.pieces[bucket.shard_number(here)];
+            const auto group = static_cast<std::size_t>(here.sharding.rank);
+            EXPECT_EQ(pieces.counts[group], bucket.slice(here));
+            if (bucket.slice(here) > 0) {
+              EXPECT_EQ(pieces.begins[group], bucket.slice_begin(here));
             }
-          });
-        }
+            EXPECT_GE(pieces.begins[group], bucket.shard_begin(here));
+            EXPECT_LE(pieces.begins[group] + pieces.counts[group], bucket.shard_begin(here) + bucket.shard(here));
+            EXPECT_EQ(std::reduce(pieces.counts.begin(), pieces.counts.end()), bucket.shard(here));
+          }
       }
     }
 }
@@ -224,7 +265,8 @@ TEST(Parts, RefuseCutsInsideRowsOfBlocks) {
   const Bucket& bucket = layout.buckets()[{0}];
   const Planes planes = Planes::allocated(device, registry, bucket, Travel::codes);
   const std::vector<Density> densities = scale_densities(registry, bucket, Side::columnwise);
-  EXPECT_THROW(ranges_of(bucket, planes[PlaneKind::columnwise_scales], densities), Error);
+  const RangesByRank cut{bucket.counts, bucket.begins};
+  EXPECT_THROW(ranges_of(bucket, cut, planes[PlaneKind::columnwise_scales], densities), Error);
 }
 
 }  // namespace

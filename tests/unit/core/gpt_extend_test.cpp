@@ -29,7 +29,9 @@ std::vector<GptShape> shapes() {
   GptShape in_part = qwen;
   in_part.qk_norm_over = QkNormOver::width;
   in_part.rope_dim = in_part.head_dim - 2;
-  return {gpt2, qwen, in_part, with_experts(qwen, {5, 2, true, ExpertWeights::single, 0.2, 0.1})};
+  GptShape mixed = with_experts(qwen, {5, 2, true, ExpertWeights::single, 0.2, 0.1}), dropping = mixed;
+  dropping.moe->capacity = 0.7;
+  return {gpt2, qwen, in_part, mixed, dropping};
 }
 
 /// Logits after every piece of the first sequence.

@@ -100,6 +100,19 @@ GptShape like_deepseek() {
 
 TEST(GptGradients, LikeDeepSeek) { check(like_deepseek()); }
 
+TEST(GptGradients, OfExpertsThatTakeSomeTokens) {
+  for (const double capacity : {0.3, 0.6, 1.0}) {
+    SCOPED_TRACE(capacity);
+    GptShape shape = like_deepseek();
+    shape.moe->capacity = capacity;
+    check(shape);
+    GptShape softmax = with_experts(tiny_shape(), {5, 2, true, ExpertWeights::discrete, 0.2, 0.1});
+    softmax.moe->capacity = capacity;
+    softmax.keep.moe = Keep::input;
+    check(softmax);
+  }
+}
+
 TEST(GptGradients, LikeQwenMoe) {
   GptShape shape = with_experts(tiny_shape(), {5, 2, false, ExpertWeights::single, 0.2, 0.1});
   shape.moe->ffn = 9;

@@ -81,9 +81,10 @@ TEST(OtherNames, ComeBeforeLikeness) {
       {"model.n_embd", "model.hidden"},               {"checkpoint.interval", "checkpoint.every_steps"},
       {"save_total_limit", "checkpoint.keep_last"},   {"model.rope_theta", "model.rope_base"},
       {"trainer.early_stopping_patience", "run.stop_after"}, {"load_best_model_at_end", "checkpoint.keep_best"},
-      {"assistant_only_loss", "data.loss_mask"},      {"data.sample_packing", "data.documents"}};
+      {"assistant_only_loss", "data.loss_mask"},      {"data.sample_packing", "data.documents"},
+      {"training.ema_decay", "optimizer.ema"},        {"val_datasets", "data.eval_sets"}};
   for (const auto& [path, key] : wanted) EXPECT_EQ(meant_by(path).rfind(", did you mean " + key + "?", 0), 0u) << path;
-  for (const char* none : {"model.dropout", "attention_dropout", "lora", "parallel.tensor_parallel_degree", "ema"})
+  for (const char* none : {"model.dropout", "attention_dropout", "lora", "parallel.tensor_parallel_degree"})
     EXPECT_EQ(meant_by(none).rfind(": ", 0), 0u) << none;
   EXPECT_NE(meant_by("model.dropout").find("no dropout"), std::string::npos);
   EXPECT_EQ(meant_by("optimizer.rl"), ", did you mean optimizer.lr?") << "else by likeness";

@@ -100,6 +100,12 @@ double distance(const std::vector<double>& actual, const std::vector<double>& wa
   return std::sqrt(apart / all);
 }
 
+double tolerance_of(std::string_view recipe) {
+  if (recipe == "nvfp4" || recipe.starts_with("mxfp4")) return tolerances::fp4_layer;
+  if (recipe.starts_with("mxfp6_e3m2")) return tolerances::e3m2_layer;
+  return recipe == "fp8_tensor" ? tolerances::e5m2_layer : tolerances::fp8_layer;
+}
+
 TEST(QuantizedMlp, IsThatOfBf16ButForItsCodes) {
   for (const auto& [activation, name] : Names<Activation>::table)
     for (const auto& [bias, ffn] :
@@ -108,9 +114,7 @@ TEST(QuantizedMlp, IsThatOfBf16ButForItsCodes) {
         const Results wanted = computed(recipe_named("bf16"), activation, bias, accumulation, Keep::all, ffn);
         for (const Recipe& recipe : recipes()) {
           if (!recipe.treatment.quantizes()) continue;
-          const double most = recipe.name == "nvfp4"        ? tolerances::fp4_layer
-                              : recipe.name == "fp8_tensor" ? tolerances::e5m2_layer
-                                                            : tolerances::fp8_layer;
+          const double most = tolerance_of(recipe.name);
           const Results actual = computed(recipe, activation, bias, accumulation, Keep::all, ffn);
           EXPECT_LE(distance(actual.y, wanted.y), most) << recipe.name << " " << name;
           EXPECT_LE(distance(actual.dx, wanted.dx), most) << recipe.name << " " << name;

@@ -38,7 +38,7 @@ TEST(Treatment, SizesFollowFromTheCopiesThatAreMade) {
   for (const Recipe& row : recipes())
     if (row.treatment.quantizes()) {
       const Sizes sizes = of(row.treatment);
-      const std::int64_t block = row.name.starts_with("mxfp8") ? 32 : 16;
+      const std::int64_t block = row.name.starts_with("mxfp") ? 32 : 16;
       EXPECT_EQ(sizes, (Sizes{block, block, block, row.name == "fp8_block" ? 128 : block})) << row.name;
     }
 }

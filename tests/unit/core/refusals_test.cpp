@@ -64,5 +64,31 @@ TEST(Refusals, ExpertGroupsDivideTheRanks) {
   }
 }
 
+TEST(Refusals, ShardingGroupsAreWholeExpertGroupsAndDivideTheRanks) {
+  RunConfig config = with_experts(12, ExpertWeights::single);
+  config.batch = {.global = 12, .micro = 1};
+  const auto refused = [&](ShardingGroup group, std::int64_t expert) {
+    config.parallel = {};
+    config.parallel.expert = expert;
+    config.parallel.sharding_group = group;
+    derive(config);
+    std::string texts;
+    for (const Finding& finding : refusals(config, 12)) texts += finding.keys.front() + ": " + finding.text;
+    return texts;
+  };
+  for (const std::int64_t expert : {1, 2, 3, 4, 6, 12})
+    for (std::int64_t ranks = 1; ranks <= 13; ++ranks)
+      EXPECT_EQ(refused(ranks, expert).empty(), 12 % ranks == 0 && ranks % expert == 0) << ranks << " of " << expert;
+  EXPECT_EQ(refused(5, 1), "parallel.sharding_group: 5 do not divide 12 ranks into groups of neighbours: use 1, 2, 3, "
+                           "4, 6 or 12, or all");
+  EXPECT_EQ(refused(6, 4), "parallel.sharding_group: 6 are not whole expert groups, which are 4 neighbours each: use 4 "
+                           "or 12, or all");
+  ShardingGroup host = ShardingGroup::host();
+  EXPECT_EQ(refused(host, 4), "");
+  host.settle(3);
+  EXPECT_EQ(refused(host, 4), "parallel.sharding_group: 3 ranks of a host are not whole expert groups, which are 4 "
+                              "neighbours each: use 4 or 12, or all");
+}
+
 }  // namespace
 }  // namespace tessera

@@ -6,6 +6,7 @@
 #include <random>
 #include <string>
 
+#include "core/params/labels.hpp"
 #include "core/plan/plan.hpp"
 #include "core/step/engine.hpp"
 #include "tests/support/drawn_configs.hpp"
@@ -295,7 +296,8 @@ std::vector<PlannedCollective> recorded(const RunPlan& plan) {
   engine.step({{}, {}, plan.sizes.local()}, {});
   std::vector<PlannedCollective> all;
   for (const Record& record : records)
-    if (record.label == "weights" || record.label == "gradients" || record.label == "amaxes")
+    if (record.label == label::weights || record.label == label::shards || record.label == label::gradients ||
+        record.label == "amaxes")
       all.push_back({record.collective, {record.group}});
   return all;
 }

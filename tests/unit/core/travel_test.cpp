@@ -58,7 +58,7 @@ TEST(Travel, ShardingAndWireDecideBeforeBytesDo) {
 TEST(Travel, DecksAndWeightsAgree) {
   for (const RecipeName recipe :
        {RecipeName::bf16, RecipeName::fp8_block, RecipeName::fp8_tensor, RecipeName::mxfp8,
-        RecipeName::mxfp8_2d, RecipeName::nvfp4})
+        RecipeName::mxfp8_2d, RecipeName::mxfp6_e3m2, RecipeName::mxfp4, RecipeName::mxfp4_2d, RecipeName::nvfp4})
     for (const PrimaryWeights held : helds)
       for (const GatherWire wire : wires)
         for (const Sharding sharding : shardings) {

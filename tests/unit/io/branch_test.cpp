@@ -88,6 +88,14 @@ TEST_F(BranchTest, SetsLaterStepsAsideOnceItHasACheckpoint) {
   }
 }
 
+TEST_F(BranchTest, TakesBackRecordsThatItHasBegun) {
+  fresh();
+  begin(20, run_ / step_folder(20));
+  write(run_ / "routing.jsonl", "rows of the branch");
+  settle_branch(run_);
+  EXPECT_EQ(holds(), before_);
+}
+
 TEST_F(BranchTest, IsNoneWhereNoLaterStepIs) {
   EXPECT_EQ(begin_branch(run_, run_ / step_folder(60), 60, {"metrics.jsonl"}), Names());
   EXPECT_EQ(holds(), before_);

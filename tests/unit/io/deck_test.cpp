@@ -227,6 +227,17 @@ batch: {global: 7, micro: 2}
                   "batch.global 6 or 8"}));
 }
 
+TEST(BadDeck, ShardingGroupsAreWordsOrNumbers) {
+  for (const char* value : {"hots", "0", "65537", "1.5", "-2", "[2]", "01"}) {
+    const List errors = errors_with("parallel: {sharding_group: " + std::string(value) + "}");
+    ASSERT_EQ(errors.size(), 1u) << value;
+    EXPECT_NE(errors.front().find("allowed all | host | 1 to 65536"), std::string::npos) << errors.front();
+  }
+  EXPECT_EQ(errors_with("parallel: {sharding_group: hots}"),
+            List{"d.yaml:6:28: parallel.sharding_group: hots is not a word that is allowed, or an integer, allowed "
+                 "all | host | 1 to 65536, did you mean host?"});
+}
+
 TEST(BadDeck, UnknownKeys) {
   EXPECT_EQ(errors_with("optimzer: {lr: 1}"), List{"d.yaml:6:1: optimzer: unknown key, did you mean optimizer?"});
   EXPECT_EQ(errors_with("eval: {every_step: 1}"),

@@ -41,6 +41,10 @@ TEST(RoutingRows, SayHowUnevenLoadsAre) {
                 nlohmann::json(full.entropy()).dump() +
                 R"(,"unused":2,"moved":0.125,"scores_entropy":0.25,"bias":[0.5,-0.001,0,0],)"
                 R"("choices":"fedcba9876543210","skipped":false})");
+  RoutingRow replayed = uneven;
+  replayed.dropped = 0.25;
+  replayed.differ = 0;
+  EXPECT_NE(to_json(replayed).find(R"("scores_entropy":0.25,"dropped":0.25,"differ":0,"choices")"), std::string::npos);
 }
 
 TEST(RoutingLog, KeepsWhatLeadsToItsStepAndKnowsTheRowsBefore) {
@@ -92,11 +96,11 @@ TEST(RoutingPlots, OfManyLayersAndStepsStaySmall) {
       rows.push_back(row(step, layer, load));
       rows.back().bias.assign(256, 0.01f * static_cast<float>(layer));
     }
-  const std::string page = routing_plots(rows, {}, std::nullopt);
+  const std::string page = routing_plots(rows, {}, {}, std::nullopt);
   EXPECT_LT(page.size(), 1000000u);
   for (const char* title : {"Load by expert", "Busiest expert by layer", "Unevenness", "Selection bias"})
     EXPECT_NE(page.find(title), page.npos) << title;
-  EXPECT_EQ(routing_plots({}, {}, std::nullopt), "");
+  EXPECT_EQ(routing_plots({}, {}, {}, std::nullopt), "");
 }
 
 }  // namespace

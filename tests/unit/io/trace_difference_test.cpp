@@ -21,6 +21,7 @@ std::vector<Json> rows() {
   for (int step = 3; step <= 6; ++step)
     all.push_back({{"step", step},
                    {"chain", "c" + std::to_string(step)},
+                   {"choices", {{"layers.0.moe", "7"}, {"layers.2.moe", "8"}}},
                    {"loss", 1.5 / step},
                    {"norm", 0.25 * step},
                    {"logits", "l"},
@@ -62,6 +63,7 @@ TEST_F(TraceDifferences, TheFirstStepStageAndTensorAreTold) {
   using Change = std::function<void(Json&)>;
   const std::vector<std::pair<std::string, Change>> stages{
       {"chain", [](Json& row) { row["chain"] = "other"; }},
+      {"choices", [](Json& row) { row["choices"]["layers.2.moe"] = "other"; }},
       {"loss", [](Json& row) { row["loss"] = 1.5000001; }},
       {"logits", [](Json& row) { row["logits"] = "other"; }},
       {"gradient", [](Json& row) { row["gradients"]["a.weight"] = "other"; }},
@@ -77,7 +79,8 @@ TEST_F(TraceDifferences, TheFirstStepStageAndTensorAreTold) {
       EXPECT_EQ(found.difference->step, static_cast<std::int64_t>(step) + 3);
       EXPECT_EQ(found.difference->stage, stages[stage].first);
       const bool of_tensor = stages[stage].first == "gradient" || stages[stage].first == "master";
-      EXPECT_EQ(found.difference->tensor, of_tensor ? "a.weight" : "");
+      const bool of_layer = stages[stage].first == "choices";
+      EXPECT_EQ(found.difference->tensor, of_tensor ? "a.weight" : of_layer ? "layers.2.moe" : "");
     }
 }
 

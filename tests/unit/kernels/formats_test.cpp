@@ -26,6 +26,11 @@ float real(const nlohmann::json& hex) { return std::bit_cast<float>(word(hex)); 
 std::uint32_t bits(float x) { return std::bit_cast<std::uint32_t>(x); }
 float from_bits(std::uint32_t u) { return std::bit_cast<float>(u); }
 
+// Blocks of both shapes give the same codes: the name without its shape.
+std::string_view element_name(std::string_view format) {
+  return format.ends_with("_2d") ? format.substr(0, format.size() - 3) : format;
+}
+
 float amax_of(const nlohmann::json& values) {
   float top = 0;
   for (const auto& x : values)
@@ -59,13 +64,21 @@ struct Limits<E5M2> {
   static constexpr std::uint32_t top = 0x7B, nan = 0x7F;
 };
 template <>
+struct Limits<E3M2> {
+  static constexpr std::uint32_t top = 0x1F, nan = 0x1F;
+};
+template <>
+struct Limits<E2M3> {
+  static constexpr std::uint32_t top = 0x1F, nan = 0x1F;
+};
+template <>
 struct Limits<E2M1> {
   static constexpr std::uint32_t top = 7, nan = 7;
 };
 
 template <class E>
 struct Codec : ::testing::Test {};
-using Codecs = ::testing::Types<E4M3, E5M2, E2M1>;
+using Codecs = ::testing::Types<E4M3, E5M2, E3M2, E2M3, E2M1>;
 TYPED_TEST_SUITE(Codec, Codecs);
 
 TYPED_TEST(Codec, EncodesEveryBf16ToTheNearestCode) {
@@ -130,6 +143,8 @@ TEST(Codec, DecodesWhatIsNotFinite) {
   EXPECT_TRUE(std::isnan(E5M2::decode(0x7D)) && std::isnan(E5M2::decode(0x7F)));
   EXPECT_EQ(E4M3::max, 448.0f);
   EXPECT_EQ(E5M2::max, 57344.0f);
+  EXPECT_EQ(E3M2::max, 28.0f);
+  EXPECT_EQ(E2M3::max, 7.5f);
   EXPECT_EQ(E2M1::max, 6.0f);
 }
 
@@ -145,6 +160,28 @@ TEST(Golden, Scalars) {
     EXPECT_EQ(E8M0::encode(product), c["e8m0"].get<std::uint32_t>()) << c["name"];
     EXPECT_EQ(bits(E8M0::multiplier(E8M0::encode(product))), word(c["enc_scale"])) << c["name"];
   }
+}
+
+// Blocks of 32 of every MX format, from the oracle's own arithmetic (tests/oracle/mx_cases.py).
+TEST(Golden, MxBlocks) {
+  std::ifstream file(std::filesystem::path(__FILE__).parent_path() / "../../oracle/mx.json");
+  const auto cases = nlohmann::json::parse(file);
+  int compared = 0;
+  for (int i = 0; i < Registry::size; ++i)
+    visit_format(static_cast<FormatId>(i), [&]<class F>() {
+      if constexpr (std::is_base_of_v<MxScaling<typename F::Element>, F>) {
+        for (const auto& c : cases.at(std::string(element_name(F::name)))) {
+          const auto encoding = F::encoding(amax_of(c["x"]), {});
+          ASSERT_EQ(encoding.scale, word(c["scale"])) << F::name;
+          for (std::size_t k = 0; k < c["x"].size(); ++k, ++compared) {
+            const std::uint32_t code = F::Element::encode(real(c["x"][k]) * encoding.multiplier);
+            ASSERT_EQ(code, word(c["codes"][k])) << F::name << " " << c["x"][k];
+            ASSERT_EQ(bits(F::Element::decode(code) * F::step(encoding.scale, 0)), word(c["values"][k])) << F::name;
+          }
+        }
+      }
+    });
+  EXPECT_GT(compared, 9 * 32 * 20);
 }
 
 TEST(Golden, StochasticE2m1) {
@@ -339,7 +376,8 @@ TEST(Registry, FindsEveryNameOnceAndNoOther) {
     EXPECT_EQ(find_format(traits_of(id).name), id);
   }
   for (const char* name : {"bf16", "fp8_block", "fp8_block_1d", "mxfp8", "mxfp8_2d", "nvfp4", "nvfp4_1d", "fp8_tensor",
-                           "fp8_tensor_e5m2"})
+                           "fp8_tensor_e5m2", "mxfp8_e5m2", "mxfp6_e3m2", "mxfp6_e3m2_2d", "mxfp6_e2m3",
+                           "mxfp6_e2m3_2d", "mxfp4", "mxfp4_2d"})
     EXPECT_TRUE(names.contains(name)) << name;
   EXPECT_FALSE(find_format("fp8"));
   EXPECT_FALSE(find_format(""));
@@ -351,6 +389,8 @@ TEST(Layout, SidesTakeWhatTheirBlocksDivide) {
   EXPECT_FALSE(takes<Mxfp8>(Side::rowwise, {33, 48}));
   EXPECT_TRUE(takes<Nvfp4OneD>(Side::rowwise, {1, 48}) && !takes<Nvfp4OneD>(Side::columnwise, {1, 48}));
   EXPECT_FALSE(takes<Nvfp4>(Side::rowwise, {33, 48}) || takes<Mxfp8Tiles>(Side::rowwise, {32, 48}));
+  EXPECT_FALSE(takes<Mxfp4>(Side::columnwise, {32, 33}));  // no line begins within a byte
+  EXPECT_TRUE(takes<Mxfp4>(Side::columnwise, {32, 34}) && takes<Mxfp8>(Side::columnwise, {32, 33}));
   EXPECT_TRUE(takes<Fp8Block>(Side::columnwise, {1, 7}) && takes<Fp8BlockOneD>(Side::rowwise, {127, 2880}));
   EXPECT_EQ((padded_extent<Mxfp8>(Side::rowwise, {33, 96})), (Matrix{128, 4}));
   EXPECT_EQ((padded_extent<Mxfp8>(Side::columnwise, {32, 96})), (Matrix{4, 128}));

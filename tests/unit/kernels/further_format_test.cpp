@@ -15,7 +15,7 @@ namespace {
 using formats::Matrix;
 using test::GuardedCopy;
 
-// Adding formats: each takes only a header and an entry in the registry.
+// Adding a format: it takes only a header and an entry in the registry.
 
 /// OCP's MXINT8: a signed byte of which 64 is 1, an E8M0 scale per 32.
 struct MxInt8 : formats::Mxfp8 {
@@ -39,24 +39,10 @@ struct MxInt8 : formats::Mxfp8 {
 };
 static_assert(formats::Format<MxInt8>);
 
-/// OCP's MXFP6 with E3M2: floats of 6 bits, each in a byte of its own, an E8M0 scale per 32.
-struct MxFp6 : formats::Mxfp8 {
-  struct Element : formats::Minifloat<3, 2, 0x1F, 0x1F> {
-    static constexpr int bits = 8;  ///< as stored; the code is in the low six
-  };
-  static constexpr std::string_view name = "mxfp6";
-  TESSERA_FN static constexpr formats::Encoding<Scale> encoding(float amax, formats::TensorScale) {
-    const std::uint32_t code = formats::E8M0::encode(amax / Element::max);
-    return {static_cast<Scale>(code), formats::E8M0::multiplier(code)};
-  }
-};
-static_assert(formats::Format<MxFp6>);
-static_assert(MxFp6::Element::max == 28);
-
-// The registry with both in it. Its kernels are compiled with the library, so that here the host's are called.
+// The registry with it. Its kernels are compiled with the library, so that here the host's are called.
 template <class... F, class... All>
 formats::FormatList<All..., F...> with(formats::FormatList<All...>);
-using Extended = decltype(with<MxInt8, MxFp6>(formats::Registry{}));
+using Extended = decltype(with<MxInt8>(formats::Registry{}));
 
 /// One matrix of format F with both copies, and the host's kernels on it.
 template <class F>
@@ -126,8 +112,8 @@ TEST(FurtherFormat, IsDispatchedQuantizedAndDecodedByTheSameCode) {
       compare<F, Side::rowwise>(device, q, x);
       compare<F, Side::columnwise>(device, q, x);
     });
-  EXPECT_TRUE(names.contains("mxint8") && names.contains("mxfp6"));
-  EXPECT_EQ(names.size(), static_cast<std::size_t>(formats::Registry::size + 2));
+  EXPECT_TRUE(names.contains("mxint8"));
+  EXPECT_EQ(names.size(), static_cast<std::size_t>(formats::Registry::size + 1));
 }
 
 }  // namespace

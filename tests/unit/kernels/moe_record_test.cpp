@@ -106,7 +106,7 @@ TYPED_TEST(Record, AddsUpOverMicroBatches) {
 TEST(RecordChecks, TokensWithoutNumbersHaveNoEntropy) {
   const RouterShape s{1, 2, 3, 1, true};
   const float nan = std::nanf("");
-  const Words made = record<float>(s, {nan, nan, nan, 0, 0, 0}, 0, Words(5, 0));
+  const Words made = record<float>(s, {nan, nan, nan, 0, 0, 0}, 0, Words(7, 0));
   EXPECT_NEAR(static_cast<double>(made[3]), std::log(3.0) / RoutingRecord::entropy_unit, 3);
   EXPECT_EQ(made[0] + made[1] + made[2], 2);
 }

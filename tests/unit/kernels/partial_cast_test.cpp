@@ -206,7 +206,8 @@ struct PartialCast : ::testing::Test {
   Device device;
 };
 using Sharded = ::testing::Types<formats::Bf16, formats::Fp8Block, formats::Mxfp8Tiles, formats::Nvfp4,
-                                 formats::Fp8Tensor, formats::Fp8TensorE5m2>;
+                                 formats::Fp8Tensor, formats::Fp8TensorE5m2, formats::Mxfp6E3m2Tiles,
+                                 formats::Mxfp6E2m3Tiles, formats::Mxfp4Tiles>;
 TYPED_TEST_SUITE(PartialCast, Sharded);
 
 // Checks that the types above are all formats that can be cast in shards; others travel as bf16.
@@ -214,7 +215,7 @@ template <class... F>
 constexpr int castable(formats::FormatList<F...>) {
   return ((F::columnwise != formats::Columnwise::requantized) + ...);
 }
-static_assert(castable(formats::Registry{}) == 6, "list the new format in Sharded");
+static_assert(castable(formats::Registry{}) == 9, "list the new format in Sharded");
 
 TYPED_TEST(PartialCast, GatheredPartsAreTheWhole) {
   const World<TypeParam> world(17);

@@ -27,7 +27,7 @@ TEST(CheckpointSection, WhatCheckpointsCannotBe) {
   coded.sharding = Sharding::full;
   coded.proof.cuts = GatherCuts::tile;
   EXPECT_EQ(contradictions(coded), List{"checkpoint.quantized: is true, and with sharding full no rank holds whole "
-                                        "weights: leave it out and run `tessera quantize` on model.h5, or use sharding "
+                                        "weights: leave it out and run `tessera quantize` on the step, or use sharding "
                                         "optimizer"});
   config.checkpoint = {};
   config.checkpoint.async = true;

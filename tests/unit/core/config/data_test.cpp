@@ -25,6 +25,20 @@ TEST(DataSection, IsEvaluatedOnAShareOrOnFilesOfTheirOwn) {
   EXPECT_EQ(contradictions(config), List{});
 }
 
+TEST(DataSection, EvaluationSetsHaveNamesOfTheirOwn) {
+  RunConfig config = sound();
+  config.data.eval_sets = {{"code-2_b", {"code.txt"}}, {"prose", {"a.txt", "b.txt"}}};
+  EXPECT_EQ(contradictions(config), List{});
+  EXPECT_DOUBLE_EQ(derived(config).data.eval_fraction.get(), 0) << "sets are what is evaluated";
+  config.data.eval_sets = {{"a/b", {"x"}}, {"held", {"x"}}, {"two", {"x"}}, {"two", {"y"}}, {"none", {}}};
+  EXPECT_EQ(contradictions(config),
+            (List{"data.eval_sets: name \"a/b\": it names columns of records: use letters, digits, - and _",
+                  "data.eval_sets: name \"held\": that is the name of the set of eval_files or eval_fraction: give "
+                  "another",
+                  "data.eval_sets: name \"two\": two sets have it: give each its own",
+                  "data.eval_sets: name \"none\": files is empty: name a pattern, or leave the set out"}));
+}
+
 TEST(DataSection, TokenizersAreForTokenFiles) {
   RunConfig config = sound();
   config.data.tokenizer = "/some/tokenizer.json";
@@ -56,6 +70,16 @@ TEST(DataSection, AMixtureHasAWeightForEachPattern) {
   config.data.eval_fraction = 0.1;
   EXPECT_EQ(contradictions(config), List{"data.eval_fraction: keeps a share of 0.1 of one corpus for evaluation; a "
                                          "mixture is evaluated on data.eval_files"});
+}
+
+TEST(DataSection, ASeedOrdersShuffledData) {
+  RunConfig config = sound();
+  EXPECT_EQ(derived(config).data.seed.get(), config.run.seed);
+  config.data.seed = std::uint64_t{7};
+  EXPECT_EQ(derived(config).data.seed.get(), 7);
+  EXPECT_EQ(advice(config), List{});
+  config.data.shuffle = false;
+  EXPECT_EQ(advice(config), List{"data.seed: has an effect only with shuffle true"});
 }
 
 }  // namespace

@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "tests/support/sound_config.hpp"
 
 namespace tessera {
@@ -113,6 +115,17 @@ TEST(MoeSection, TokensVisitExpertsThatAre) {
   config.model.moe->renormalize = true;
   EXPECT_EQ(advice(config), List{"model.moe.renormalize: with top_k 1 every weight is 1 and the router learns from its "
                                  "own losses alone"});
+}
+
+TEST(MoeSection, ACapacityDropsSomething) {
+  for (const auto& [capacity, drops] : {std::pair(0.5, true), {1.99, true}, {2.0, false}, {7.0, false}}) {
+    RunConfig config = mixture(4, 2, [](MoeConfig&) {});
+    config.model.moe->capacity = capacity;
+    const List told = advice(config);
+    EXPECT_EQ(std::ranges::none_of(told, [](const std::string& one) { return one.starts_with("model.moe.capacity"); }),
+              drops)
+        << capacity;
+  }
 }
 
 }  // namespace

@@ -39,8 +39,22 @@ TEST(ParallelSection, RoomForExpertsRowsIsAlwaysEnough) {
   given.parallel.expert_room = 5.0;
   EXPECT_EQ(advice(given), List{"parallel.expert_room: 5 is more than can arrive: 4 is enough for any routing, and "
                                 "memory is planned for no more"});
-  given.parallel = {.expert = 1, .expert_room = 1.5};
+  given.parallel = {.sharding_group = {}, .expert = 1, .expert_room = 1.5};
   EXPECT_EQ(advice(given), List{"parallel.expert_room: has an effect only with parallel.expert above 1"});
+}
+
+TEST(ParallelSection, AShardingGroupIsAWordOrANumber) {
+  ShardingGroup group;
+  EXPECT_EQ(deck_text(group), "all");
+  EXPECT_EQ(group.of(12), 12);
+  group = 4;
+  EXPECT_EQ(deck_text(group), "4");
+  EXPECT_EQ(group.of(12), 4);
+  group = ShardingGroup::host();
+  EXPECT_EQ(group.of(12), 12);
+  group.settle(3);
+  EXPECT_EQ(group.of(12), 3);
+  EXPECT_EQ(deck_text(group), "host");
 }
 
 }  // namespace

@@ -39,5 +39,20 @@ TEST(PrecisionSection, RefusesWhatItsRecipeCannotDo) {
             List{"precision.bf16_first: 2 first and 1 last blocks are more than the 2 there are"});
 }
 
+TEST(PrecisionSection, ASeedAndStatisticsAreOfQuantizers) {
+  RunConfig config = sound();
+  EXPECT_EQ(derived(config).precision.seed.get(), config.run.seed);
+  config.precision.recipe = RecipeName::nvfp4;
+  config.precision.seed = std::uint64_t{7};
+  config.precision.statistics_every = 10;
+  EXPECT_EQ(advice(config), List{});
+  config.precision.recipe = RecipeName::mxfp8;
+  EXPECT_EQ(advice(config),
+            List{"precision.seed: has an effect only with a recipe that rounds stochastically, as nvfp4 does"});
+  config.precision.seed = {};
+  config.precision.recipe = RecipeName::bf16;
+  EXPECT_EQ(advice(config), List{"precision.statistics_every: has an effect only with a recipe that quantizes"});
+}
+
 }  // namespace
 }  // namespace tessera

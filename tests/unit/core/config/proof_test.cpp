@@ -40,6 +40,10 @@ TEST(ProofSection, WeightsTravelAsTheyAreHeld) {
                                        "cuts tile, or wire bf16"});
   flat.proof.cuts = GatherCuts::tile;
   EXPECT_EQ(contradictions(flat), List());
+  RunConfig half = holding(RecipeName::mxfp4, quantized);  // auto: two copies of half a byte are less than bf16
+  half.proof.cuts = GatherCuts::flat;
+  EXPECT_EQ(contradictions(half), List{"proof.cuts: is flat, and codes of mxfp4 travel by whole rows of blocks: use "
+                                       "cuts tile, or wire bf16"});
 }
 
 TEST(ProofSection, StagingNeedsSomethingThatIsStaged) {

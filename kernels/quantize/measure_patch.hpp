@@ -1,0 +1,292 @@
+#pragma once
+#include "kernels/activation/back.hpp"
+#include "kernels/quantize/draws.hpp"
+#include "kernels/quantize/measure.hpp"
+
+/// Statistics of one patch by a team of threads, which is one thread on the host. Both back ends compile this file, so
+/// that they count alike.
+
+namespace tessera::quantizer::measure {
+
+using formats::Block;
+using formats::Format;
+
+/// A whole matrix; or of a part's the amaxes of blocks, or the statistics once these are complete.
+enum class Stage : std::uint8_t { whole, tops, part };
+/// How values are read: Reading of back.hpp, without those that no factor has.
+enum class Kind : std::uint8_t { bf16, master, gelu, gelu_gradient, swiglu, swiglu_gradient };
+
+struct Job {
+  Descriptor d;
+  Units patches;
+  bool rotates, at_random;
+  const std::int32_t* tokens;  ///< below 0: a row of no token; null: all rows are tokens'
+  const float* amax;           ///< of members; null for formats without
+  std::uint16_t* tops;         ///< of blocks; null: found here
+  QuantizerSums* sums;
+};
+
+inline constexpr int band_rows = 16;
+/// Blocks of a patch.
+template <Format F, Side side>
+struct Grid {
+  static constexpr Block block = formats::block_of<F>(side);
+  static constexpr int rows = patch_edge / block.rows, columns = patch_edge / block.columns, size = rows * columns;
+};
+inline constexpr int most_blocks = patch_edge * patch_edge / 16;
+
+/// One thread's share of the counts of a patch, and a maximum.
+struct Counts {
+  std::uint32_t elements = 0, zeros = 0, nan = 0, infinite = 0, saturated = 0, underflow = 0, amax = 0;
+};
+
+/// Sums of squares by exponent: of values, whose number is counted too, and of errors.
+enum class Sum : std::uint8_t { values, errors };
+
+/// The scaled magnitude from which on an element saturates: half a step above its largest code.
+template <class Element>
+inline constexpr float saturation = Element::max +
+                                    (Element::max - Element::decode(Element::encode(Element::max) - 1)) / 2;
+
+/// value 2^(2 exponent) units of ExactSum as digits: calls add(limb, digit).
+template <class Add>
+TESSERA_FN inline void each_digit(std::uint64_t value, int exponent, const Add& add) {
+  const int at = 2 * (exponent > 1 ? exponent : 1), shift = at % 32;
+  const std::uint64_t low = (value & 0xFFFFFFFFu) << shift, high = ((value >> 32) << shift) + (low >> 32);
+  if ((low & 0xFFFFFFFFu) != 0) add(at / 32, low & 0xFFFFFFFFu);
+  if ((high & 0xFFFFFFFFu) != 0) add(at / 32 + 1, high & 0xFFFFFFFFu);
+  if (high >> 32 != 0) add(at / 32 + 2, high >> 32);
+}
+
+/// The value of element (row, column) of a patch as the quantizer reads it. `Formulas` are the back end's activations.
+template <class Source, class Formulas>
+TESSERA_DEVICE_FN inline float read(const Descriptor& d, const Patch& p, int row, int column) {
+  if constexpr (OfSwiglu<Source>) {
+    const SwigluPlaces at = swiglu_places<Source>(d, p);
+    const float gate = Source::value(at.gate[row * at.pitch + column]),
+                up = Source::value(at.up[row * at.pitch + column]), s = Formulas::sigmoid(gate);
+    if constexpr (std::is_same_v<Source, FromSwiglu>) return bf16(activation::swiglu(s, gate, up));
+    float dgate = 0, dup = 0;
+    if constexpr (std::is_same_v<Source, FromSwigluGradient>)
+      activation::swiglu_slopes(s, gate, up, Source::value(at.dy[row * at.dy_pitch + column]), dgate, dup);
+    return bf16(at.of_up ? dup : dgate);
+  } else {
+    const float x = SourcePatch<Source>(d, p).row(row)(column);
+    if constexpr (std::is_same_v<Source, FromGelu>) return bf16(Formulas::gelu(x));
+    if constexpr (std::is_same_v<Source, FromGeluGradient>)
+      return bf16(x * Formulas::gelu_slope(Source::value(d.pre[(p.row + row) * d.matrix.columns + p.column + column])));
+    return x;
+  }
+}
+
+/// Sixteen rows of a column; values that do not exist or are not owned are 0 and do not count.
+struct Band {
+  float value[band_rows];
+  std::uint32_t counted;  ///< a bit a row
+};
+
+/// The Hadamard rotation of formats.
+TESSERA_DEVICE_FN inline void rotate(float (&y)[band_rows]) {
+  static_assert(band_rows == hadamard_block);
+  for (int r = 0; r < band_rows; ++r) y[r] = (hadamard_signs >> r & 1u) != 0 ? -y[r] : y[r];
+  for (int stride = 1; stride < band_rows; stride *= 2)
+    for (int r = 0; r < band_rows; ++r) {
+      if ((r & stride) != 0) continue;
+      const float a = y[r], b = y[r + stride];
+      y[r] = a + b;
+      y[r + stride] = a - b;
+    }
+  for (float& v : y) v *= 0.25f;
+}
+
+template <Format F, class Source, class Formulas>
+TESSERA_DEVICE_FN inline Band band_at(const Job& job, const Patch& p, int first, int column) {
+  Band band{};
+  std::uint32_t there = 0;
+  for (int r = 0; r < band_rows; ++r) {
+    const int row = first + r;
+    if (row >= p.rows || column >= p.columns) continue;
+    if (column < p.first_owned(row, job.d.matrix.columns) || column >= p.end_owned(row, job.d.matrix.columns)) continue;
+    band.value[r] = read<Source, Formulas>(job.d, p, row, column);
+    there |= 1u << r;
+    // mutation: rows_of_no_token_are_measured
+    if (job.tokens == nullptr || job.tokens[p.row + row] >= 0) band.counted |= 1u << r;
+  }
+  if constexpr (F::hadamard)
+    if (job.rotates) {
+      rotate(band.value);
+      if (band.counted != 0) band.counted = there;
+    }
+  return band;
+}
+
+/// team.top(block) = the largest magnitude of each block of the patch.
+template <Format F, Side side, class Source, class Team>
+TESSERA_DEVICE_FN void find_tops(const Team& team, const Job& job, const Patch& p) {
+  using G = Grid<F, side>;
+  team.each_block(G::size, [&](int block) { team.top(block) = 0; });
+  team.each_column([&](int c) {
+    for (int first = 0; first < p.rows; first += band_rows) {
+      const Band band = band_at<F, Source, typename Team::Formulas>(job, p, first, c);
+      constexpr int height = G::block.rows < band_rows ? G::block.rows : band_rows;
+      for (int r = 0; r < band_rows; r += height) {
+        std::uint32_t most = 0;
+        for (int k = 0; k < height; ++k) most = larger(most, magnitude(band.value[r + k]));
+        team.template raise<G::block.columns>((first + r) / G::block.rows * G::columns + c / G::block.columns, most);
+      }
+    }
+  });
+}
+
+/// Index of a patch's block among those of the whole weight, or -1 outside.
+template <Format F, Side side>
+TESSERA_DEVICE_FN std::int64_t place_of_block(const Job& job, const Patch& p, int block) {
+  using G = Grid<F, side>;
+  const Matrix all = formats::blocks<F>(side, job.d.matrix);
+  const std::int64_t i = p.row / G::block.rows + block / G::columns,
+                     j = p.column / G::block.columns + block % G::columns;
+  return i < all.rows && j < all.columns ? p.member * all.elements() + i * all.columns + j : -1;
+}
+
+/// team.top() and team.step() of each block become its multiplier and step.
+template <Format F, class Team>
+TESSERA_DEVICE_FN void encode_blocks(const Team& team, const Job& job, const Patch& p, int blocks) {
+  const float amax = job.amax != nullptr ? job.amax[p.member] : 0.0f;
+  const formats::TensorScale tensor = F::tensor_scale(amax);
+  team.each_block(blocks, [&](int block) {
+    const auto encoding = F::encoding(largest_of(team.top(block)), tensor);
+    team.top(block) = std::bit_cast<std::uint32_t>(static_cast<float>(encoding.multiplier));
+    team.step(block) = F::step(encoding.scale, amax);
+  });
+}
+
+/// Adds one finite value other than 0, or its error, to the sums of its exponent.
+template <class Team>
+TESSERA_DEVICE_FN inline void add_square(const Team& team, Sum sum, float x) {
+  const std::uint32_t bits = std::bit_cast<std::uint32_t>(x) & 0x7FFFFFFFu, exponent = bits >> 23;
+  const std::uint64_t whole = exponent == 0 ? bits : (bits & 0x7FFFFFu) | 0x800000u;
+  team.add(sum, exponent, whole * whole);
+}
+
+/// Counts one value. `draw`: its random byte, if it is rounded at random.
+template <Format F, class Team>
+TESSERA_DEVICE_FN inline void count(const Team& team, Counts& counts, float x, int block, bool at_random,
+                                  std::uint32_t draw) {
+  using Element = typename F::Element;
+  ++counts.elements;
+  const std::uint32_t bits = std::bit_cast<std::uint32_t>(x) & 0x7FFFFFFFu;
+  if (bits >= 0x7F800000u) {
+    ++(bits > 0x7F800000u ? counts.nan : counts.infinite);
+    return;
+  }
+  if (bits == 0) {
+    ++counts.zeros;
+    return;
+  }
+  counts.amax = larger(counts.amax, bits);
+  const float v = x * largest_of(team.top(block));
+  std::uint32_t code = Element::encode(v);
+  if constexpr (F::hadamard)
+    if (at_random) code = formats::e2m1_stochastic(v, draw);
+  constexpr float limit = saturation<Element>, largest = std::bit_cast<float>(0x7F7FFFFFu);
+  const float above = v < 0.0f ? -v : v;
+  if (above >= limit) ++counts.saturated;
+  if ((code & (Element::sign - 1)) == 0) ++counts.underflow;
+  add_square(team, Sum::values, x);
+  const float difference = x - Element::decode(code) * team.step(block),
+              error = difference < 0.0f ? -difference : difference;
+  if (error != 0.0f) add_square(team, Sum::errors, error <= largest ? error : largest);
+}
+
+/// team.draws() = the random bytes of the patch.
+template <class Team>
+TESSERA_DEVICE_FN void fill_draws(const Team& team, const Job& job, const Patch& p, Side side) {
+  const RandomKey key = draw_key(job.d, side);
+  team.each_row([&](int r) {
+    if (r >= p.rows) return;
+    const std::uint64_t first = draw_index(job.d, p, r);
+    PhiloxBlock block{};
+    for (int c = 0; c < p.columns; ++c) {
+      const std::uint64_t i = first + static_cast<std::uint64_t>(c);
+      if (c == 0 || i % 16 == 0) block = draw_block(key, i / 16);
+      team.draw(r, c) = static_cast<std::uint8_t>(byte_of(block, i));
+    }
+  });
+}
+
+template <Format F, Side side, class Source, class Team>
+TESSERA_DEVICE_FN void add_counts(const Team& team, const Job& job, const Patch& p) {
+  using G = Grid<F, side>;
+  team.clear_sums();
+  encode_blocks<F>(team, job, p, G::size);
+  if constexpr (F::hadamard)
+    if (job.at_random) fill_draws(team, job, p, side);
+  Counts counts;
+  team.each_column([&](int c) {
+    for (int first = 0; first < p.rows; first += band_rows) {
+      const Band band = band_at<F, Source, typename Team::Formulas>(job, p, first, c);
+      for (int r = 0; r < band_rows; ++r)
+        if ((band.counted >> r & 1u) != 0)
+          count<F>(team, counts, band.value[r], (first + r) / G::block.rows * G::columns + c / G::block.columns,
+                   job.at_random, F::hadamard && job.at_random ? team.draw(first + r, c) : 0u);
+    }
+  });
+  team.finish(counts, *job.sums);
+}
+
+/// All threads of the team call it; team.each_...() wait for one another.
+template <Format F, Side side, class Source, Stage stage, class Team>
+TESSERA_DEVICE_FN void measure_patch(const Team& team, const Job& job, std::int64_t unit) {
+  using G = Grid<F, side>;
+  const Patch p = patch_of(job.d, job.patches[unit]);
+  if (p.low >= p.high) return;
+  if constexpr (stage == Stage::part) {
+    team.each_block(G::size, [&](int block) {
+      const std::int64_t place = place_of_block<F, side>(job, p, block);
+      team.top(block) = place < 0 ? 0u : static_cast<std::uint32_t>(job.tops[place]) << 16;
+    });
+  } else {
+    find_tops<F, side, Source>(team, job, p);
+  }
+  if constexpr (stage == Stage::tops) {
+    team.each_block(G::size, [&](int block) {
+      const std::int64_t place = place_of_block<F, side>(job, p, block);
+      if (place < 0) return;
+      const auto top = static_cast<std::uint16_t>(team.top(block) >> 16);
+      if (job.tops[place] < top) job.tops[place] = top;
+    });
+  } else {
+    add_counts<F, side, Source>(team, job, p);
+  }
+}
+
+/// Calls run.template operator()<F, side, Source, stage>().
+template <Format F, Side side, class Run>
+void with_source(Kind kind, Stage stage, const Run& run) {
+  if (kind == Kind::bf16) return run.template operator()<F, side, FromBf16, Stage::whole>();
+  if constexpr (side == Side::rowwise || F::columnwise == formats::Columnwise::requantized) {
+    if (stage == Stage::tops) return run.template operator()<F, side, FromMaster, Stage::tops>();
+    if (stage == Stage::part) return run.template operator()<F, side, FromMaster, Stage::part>();
+  }
+  if constexpr (one_pass<F>) {
+    if (kind == Kind::gelu) return run.template operator()<F, side, FromGelu, Stage::whole>();
+    if (kind == Kind::gelu_gradient) return run.template operator()<F, side, FromGeluGradient, Stage::whole>();
+    if (kind == Kind::swiglu) return run.template operator()<F, side, FromSwiglu, Stage::whole>();
+    if (kind == Kind::swiglu_gradient) return run.template operator()<F, side, FromSwigluGradient, Stage::whole>();
+  }
+  refuse("measure", "this format's quantizer does not read such values");
+}
+template <class Run>
+void with_kernel(FormatId format, Side side, Kind kind, Stage stage, const Run& run) {
+  visit_format(format, [&]<class F>() {
+    if constexpr (!formats::is_plain<F>) {
+      if (side == Side::rowwise) return with_source<F, Side::rowwise>(kind, stage, run);
+      return with_source<F, Side::columnwise>(kind, stage, run);
+    }
+  });
+}
+
+/// The back ends.
+void launch(Stream& stream, FormatId format, Side side, Kind kind, Stage stage, const Job& job);
+
+}  // namespace tessera::quantizer::measure
