@@ -171,9 +171,9 @@ SegmentEnd train_prepared(const TrainOptions& options, bool after, Stop& stop, M
   saving.warn_waits();
   close(end);
   if (proceed == Proceed::change) return {.next = run.segment + 1, .changed = true};
-  const bool stopped = proceed == Proceed::stop, early = step < config.run.steps;
+  const bool stopped = proceed == Proceed::stop;
   const std::string how = stopped ? "; " + continuation_text(options, stop, saving.saved(), beginning.kept) : "";
-  if ((stopped || early) && mpi.rank() == 0) fmt::print("{}{}\n", end, how);
+  if (step < config.run.steps && mpi.rank() == 0) fmt::print("{}{}\n", end, how);
   if (!stopped) loop.sample();
   const int code = stopped ? static_cast<int>(Exit::stopped) : 0;
   end_hooks(hooks.get(), config, control, step, end, code);
