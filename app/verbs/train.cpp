@@ -166,17 +166,16 @@ SegmentEnd train_prepared(const TrainOptions& options, bool after, Stop& stop, M
     }
     throw;
   }
-  const std::int64_t step = training.step();
-  const std::string end = end_text(proceed, step, config, stop, saving.best());
+  const std::string end = end_text(proceed, training.step(), config, stop, saving.best());
   saving.warn_waits();
   close(end);
   if (proceed == Proceed::change) return {.next = run.segment + 1, .changed = true};
   const bool stopped = proceed == Proceed::stop;
   const std::string how = stopped ? "; " + continuation_text(options, stop, saving.saved(), beginning.kept) : "";
-  if (step < config.run.steps && mpi.rank() == 0) fmt::print("{}{}\n", end, how);
+  if (training.step() < config.run.steps && mpi.rank() == 0) fmt::print("{}{}\n", end, how);
   if (!stopped) loop.sample();
   const int code = stopped ? static_cast<int>(Exit::stopped) : 0;
-  end_hooks(hooks.get(), config, control, step, end, code);
+  end_hooks(hooks.get(), config, control, training.step(), end, code);
   return {code};
 }
 
