@@ -12,7 +12,8 @@ import runs
 CHANGES = ((3, "nvfp4"), (6, "{base: mxfp8, weight: {forward: bf16}}"))
 SCHEDULE = "precision.schedule=[" + ", ".join(f"{{from_step: {step}, recipe: {recipe}}}" for step, recipe in CHANGES) + "]"
 STEPS = 8
-MODEL = ("--set", "model.hidden=64", "--set", "model.ffn=64", "--set", "reduce.order=batch", "--set", "sample.tokens=0")
+MODEL = ("--set", "model.hidden=64", "--set", "model.ffn=64", "--set", "reduce.order=batch", "--set", "sample.tokens=0",
+         "--set", "checkpoint.keep_last=20")
 
 
 class Schedule(runs.Runs):
@@ -100,7 +101,7 @@ class Schedule(runs.Runs):
 
     def test_the_plan_shows_each_segment(self):
         deck = self.deck("run", None)
-        out, _ = self.run_to_its_end(0, 1, "plan", deck, "--set", SCHEDULE, *MODEL)
+        out, _ = self.run_to_its_end(0, 1, "plan", deck, "--ranks", "2", "--set", SCHEDULE, *MODEL)
         for line in ("steps 1 to 2, recipe bf16: ", "steps 3 to 5, recipe nvfp4: ", "steps 6 to 8, recipe {base: mxfp8"):
             self.assertIn("segment:  " + line, out)
 
