@@ -13,6 +13,7 @@
 #include "app/training/start/preparation.hpp"
 #include "app/verbs/verbs.hpp"
 #include "core/comm/make_on_all.hpp"
+#include "core/config/recipe_schedule.hpp"
 #include "io/checkpoint/folder.hpp"
 #include "io/checkpoint/reader.hpp"
 #include "io/metrics/console.hpp"
@@ -178,6 +179,18 @@ void warn(const Prepared& run, const Checkpoint& last, int ranks) {
                name_of(run.deck.config.reduce.order), last.manifest().world_size, ranks);
 }
 
+/// Plans the segment of precision.schedule that all audited steps are of. Collective over the world.
+void plan_audited(Prepared& run, const std::vector<StepFolder>& checkpoints, const Mpi& mpi, Control& control) {
+  const RunConfig& config = run.deck.config;
+  const std::size_t first = segment_of(config, checkpoints.front().step + 1);
+  const std::int64_t last = last_step_of(config, first);
+  if (last < checkpoints.back().step)
+    throw Error(Exit::usage, fmt::format("the recipe changes after step {} (precision.schedule): audit up to that step "
+                                         "with --to {}, and what follows with --from {}",
+                                         last, last, last));
+  if (first != run.segment) plan_segment(run, first, mpi, control);
+}
+
 int audit(const AuditOptions& options, Mpi& mpi, Control& control) {
   Problems problems;
   if (const std::string mistake = mpi.launch_mistake(); !mistake.empty()) problems.add(Exit::environment, mistake);
@@ -187,7 +200,7 @@ int audit(const AuditOptions& options, Mpi& mpi, Control& control) {
   for (const char* idle : {"debug.trace", "debug.profile"}) overrides.push_back({idle, ""});
   for (const char* idle : {"eval.every_steps", "precision.statistics_every"}) overrides.push_back({idle, "0"});
   const fs::path deck = checkpoints.back().path / "deck.yaml";
-  const Prepared run = prepare(deck.string(), overrides, Task::training, mpi, control);
+  Prepared run = prepare(deck.string(), overrides, Task::training, mpi, control);
   const RunConfig& config = run.deck.config;
   const std::chrono::seconds patience = config.comm.timeout();
   control.wait_at_most(patience);
@@ -195,6 +208,7 @@ int audit(const AuditOptions& options, Mpi& mpi, Control& control) {
   if (last.manifest().corpus_hash != hex(run.corpus_hash()))
     throw Error(Exit::file, fmt::format("{}: was trained on other files than those that {} finds: --set data.root=...",
                                         last.folder().string(), deck.string()));
+  plan_audited(run, checkpoints, mpi, control);
   if (mpi.rank() == 0) warn(run, last, mpi.size());
   const Runtime runtime(static_cast<int>(config.run.threads.get()), run.gpu);
   Device device;

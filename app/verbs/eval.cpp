@@ -18,6 +18,7 @@
 #include "app/training/start/preparation.hpp"
 #include "app/verbs/verbs.hpp"
 #include "core/comm/make_on_all.hpp"
+#include "core/config/recipe_schedule.hpp"
 #include "io/metrics/console.hpp"
 #include "io/metrics/metrics_log.hpp"
 #include "kernels/base/attempt.hpp"
@@ -91,7 +92,8 @@ std::vector<std::filesystem::path> saved(const GivenWeights& given) {
 }
 
 std::string saved_recipe(const GivenWeights& given) {
-  return saved(given).empty() ? "" : recipe_text(given.config.precision);
+  if (saved(given).empty()) return "";
+  return recipe_text(config_at(given.config, given.counters.step).precision);
 }
 
 /// Loads the weights, evaluates `batches` and prints the answer. Collective over the world.
@@ -148,11 +150,13 @@ int eval_deck(const EvalOptions& options, Mpi& mpi, Control& control) {
   const RunConfig& config = run.deck.config;
   control.wait_at_most(config.comm.timeout());
   const GivenWeights given = open_weights(options.checkpoint, control, nullptr, options.weights);
+  if (const std::size_t segment = segment_of(config, given.counters.step); segment != run.segment)
+    plan_segment(run, segment, mpi, control);
   std::vector<std::string> told;
   control.agree(problems_with_evaluating(run, given, told));
   for (const std::string& line : told)
     if (mpi.rank() == 0 && !line.empty()) fmt::print(stderr, "{}\n", line);
-  Answer answer{{}, followed_set(config), recipe_text(config.precision), saved_recipe(given),
+  Answer answer{{}, followed_set(config), recipe_text(run.plan->config.precision), saved_recipe(given),
                 options.weights};
   const std::vector<const CutCorpus*> corpora = run.evaluated();
   for (const Evaluated& set : evaluated_by(run))

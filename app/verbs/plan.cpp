@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstdio>
 
 #include <fmt/format.h>
@@ -9,6 +10,7 @@
 #include "app/training/tell/summary.hpp"
 #include "app/verbs/verbs.hpp"
 #include "core/config/config.hpp"
+#include "core/config/recipe_schedule.hpp"
 #include "io/metrics/console.hpp"
 #include "kernels/base/runtime.hpp"
 #include "kernels/digest/digest.hpp"
@@ -27,6 +29,22 @@ std::string granularity_text(const RunConfig& config, const GranularityPeaks& pe
                      bytes_text(peaks.unit), bytes_text(peaks.module));
 }
 
+std::vector<RunPlan> plans_of_segments(const RunConfig& config, int ranks) {
+  std::vector<RunPlan> plans;
+  for (std::size_t i = 0; i < segments(config); ++i) plans.push_back(resolve_largest(config_of(config, i), ranks));
+  return plans;
+}
+
+/// Steps, recipe and memory of each segment, a line each. What follows is of the one that needs most memory.
+std::string segments_text(const RunConfig& config, const std::vector<RunPlan>& plans) {
+  std::string text;
+  for (std::size_t i = 0; i < plans.size(); ++i)
+    text += fmt::format("segment:  steps {} to {}, recipe {}: {} a rank\n",
+                        i == 0 ? 1 : last_step_of(config, i - 1) + 1, last_step_of(config, i),
+                        recipe_text(plans[i].config.precision), bytes_text(total(plans[i].memory)));
+  return text + "below:    the segment that needs most memory\n";
+}
+
 }  // namespace
 
 int run_plan(const PlanOptions& options) {
@@ -39,12 +57,14 @@ int run_plan(const PlanOptions& options) {
   for (const Finding& finding : refusals(deck.config, static_cast<int>(options.ranks)))
     problems.add(Exit::deck, deck.provenance.located(finding));
   problems.raise();
-  const RunPlan plan = resolve_largest(deck.config, static_cast<int>(options.ranks));
-  const std::optional<GranularityPeaks> peaks = granularity_peaks(deck.config, static_cast<int>(options.ranks));
+  const std::vector<RunPlan> segments = plans_of_segments(deck.config, static_cast<int>(options.ranks));
+  const RunPlan& plan = *std::ranges::max_element(segments, {}, [](const RunPlan& one) { return total(one.memory); });
+  const std::optional<GranularityPeaks> peaks = granularity_peaks(plan.config, static_cast<int>(options.ranks));
   if (options.format == Format::json) {
     fmt::print("{}\n", plan_json(plan, peaks, static_cast<int>(options.hosts)));
     return 0;
   }
+  if (segments.size() > 1) fmt::print("{}", segments_text(deck.config, segments));
   fmt::print("{}groups:   {} of {}, layout {}; {}\n", summary_text(plan),
              counted(static_cast<std::int64_t>(plan.layout.groups().size()), "group"),
              counted(static_cast<std::int64_t>(plan.layout.buckets().size()), "bucket"), hex(plan.layout.hash()),

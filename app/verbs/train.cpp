@@ -22,6 +22,7 @@
 #include "app/training/tell/summary.hpp"
 #include "app/verbs/verbs.hpp"
 #include "core/comm/make_on_all.hpp"
+#include "core/config/recipe_schedule.hpp"
 #include "io/files/fault.hpp"
 #include "io/metrics/console.hpp"
 #include "kernels/base/attempt.hpp"
@@ -43,12 +44,12 @@ std::optional<std::chrono::seconds> seconds_of(const std::string& limit) {
   return std::chrono::seconds(hours * 3600 + minutes * 60 + seconds);
 }
 
-/// Prints the first lines of the log; rank 0.
+/// Prints the first lines of a segment's log; rank 0.
 void describe(const PreparedRun& run) {
-  print_advice(run.deck);
   const RunConfig& config = run.deck.config;
   fmt::print("run:      {}, {}, {} of {}\n", config.run.name, counted(config.run.steps, "step"),
              counted(run.plan->ranks.world.size, "rank"), counted(config.run.threads.get(), "thread"));
+  if (segments(config) > 1) fmt::print("recipes:  {}\n", recipe_text(config.precision));
   fmt::print("{}corpus:   {}\n", summary_text(*run.plan), corpus_text(run));
   if (const std::string slow = slow_products_text(config.precision.compute); !slow.empty())
     fmt::print("speed:    {}\n", slow);
@@ -67,10 +68,23 @@ std::string ended_text(std::int64_t step, const RunConfig& config, const BestSte
   return fmt::format("done after step {} of {}: {} in a row without a lower loss than after step {} (run.stop_after)",
                      step, config.run.steps, counted(best.since(), "evaluation"), best.step());
 }
+/// How a segment has ended.
+std::string end_text(Proceed proceed, std::int64_t step, const RunConfig& config, const Stop& stop,
+                     const BestStep& best) {
+  if (proceed == Proceed::stop) return stopped_text(step, config.run.steps, stop);
+  if (proceed == Proceed::change) return fmt::format("the recipe changes after step {}", step);
+  return step < config.run.steps ? ended_text(step, config, best) : "all steps done";
+}
 /// Why a run whose newest step is `kept` (-1: none) has nothing more to do; empty if it has.
 std::string done_text(const RunConfig& config, std::int64_t kept, const BestStep& best) {
   if (kept >= config.run.steps) return fmt::format("{} of {} steps done", kept, config.run.steps);
   return kept >= 0 && best.enough(config.run) ? ended_text(kept, config, best) : "";
+}
+/// Whether a run is `done`, says it then, and has no evaluation to complete either. Collective over the world.
+bool nothing_left(const std::string& done, bool unfinished, Control& control) {
+  if (done.empty() || control.max(unfinished ? 1 : 0) != 0) return false;
+  if (control.rank() == 0) fmt::print("{}, nothing to do\n", done);
+  return true;
 }
 /// Text on how to continue a stopped run. `saved`: the newest step in the run directory; `before`: the same when the
 /// run began.
@@ -95,24 +109,32 @@ struct Running {
   const AgreedPlans& plans;
 };
 
-/// Runs a training from its beginning or checkpoint to the closing report. Collective over the world.
-int train_prepared(const TrainOptions& options, Stop& stop, Mpi& mpi, const Running& running) {
+/// How a segment of a run has ended.
+struct SegmentEnd {
+  int code = 0;
+  std::optional<std::size_t> next{};  ///< the segment to go on with
+  bool changed = false;               ///< whether it begins where this one has ended
+};
+
+/// Runs a segment of a training from its beginning or checkpoint to the closing report. `after`: whether the segment
+/// before has just ended. Collective over the world.
+SegmentEnd train_prepared(const TrainOptions& options, bool after, Stop& stop, Mpi& mpi, const Running& running) {
   const auto& [run, device, mesh, control, training, plans] = running;
   const RunConfig& config = run.deck.config;
   Beginning beginning = begin_run(run, options, mpi, control, training, device);
   const std::optional<MetricsRow> unfinished = row_to_complete(config, training, beginning.kept, control);
   const BestStep best = best_step_of(config, training.step(), control);
-  if (const std::string done = done_text(config, beginning.kept, best); !done.empty())
-    if (control.max(unfinished ? 1 : 0) == 0) {
-      if (mpi.rank() == 0) fmt::print("{}, nothing to do\n", done);
-      return 0;
-    }
+  // A checkpoint before that which was looked at, since that is damaged, may belong to another segment.
+  if (const std::size_t of_step = segment_of(config, beginning.step); !after && of_step != run.segment)
+    return {.next = of_step};
+  if (nothing_left(done_text(config, beginning.kept, best), unfinished.has_value(), control)) return {};
   open_choices_files(run, options, training, control);
   beginning.origin.library_plans = to_text(plans.plans);
   const std::unique_ptr<RunLog> log = open_records(run, options, plans, beginning, mpi, control);
   const auto hooks = mpi.rank() == 0 ? std::make_unique<Hooks>(config.run, config.checkpoint.dir.get()) : nullptr;
   Saving saving({.device = device,
-                 .config = config,
+                 .config = run.plan->config,
+                 .last = last_step_of(config, run.segment),
                  .control = control,
                  .training = training,
                  .stop = stop,
@@ -126,7 +148,8 @@ int train_prepared(const TrainOptions& options, Stop& stop, Mpi& mpi, const Runn
                      .control = control,
                      .training = training,
                      .saving = saving,
-                     .log = log.get()});
+                     .log = log.get(),
+                     .sampled = after ? beginning.step : -1});
   const auto close = [&](const std::string& end) {
     const ClosingReport closing = closing_report(device, mesh, *run.plan, control,
                                                  {log ? log->seconds() : 1, training.late_allocations(),
@@ -143,34 +166,29 @@ int train_prepared(const TrainOptions& options, Stop& stop, Mpi& mpi, const Runn
     }
     throw;
   }
-  const bool stopped = proceed == Proceed::stop, early = training.step() < config.run.steps;
-  const std::string end = stopped ? stopped_text(training.step(), config.run.steps, stop)
-                          : early ? ended_text(training.step(), config, saving.best())
-                                  : "all steps done";
+  const std::string end = end_text(proceed, training.step(), config, stop, saving.best());
   saving.warn_waits();
   close(end);
+  if (proceed == Proceed::change) return {.next = run.segment + 1, .changed = true};
+  const bool stopped = proceed == Proceed::stop;
   const std::string how = stopped ? "; " + continuation_text(options, stop, saving.saved(), beginning.kept) : "";
-  if ((stopped || early) && mpi.rank() == 0) fmt::print("{}{}\n", end, how);
+  if (training.step() < config.run.steps && mpi.rank() == 0) fmt::print("{}{}\n", end, how);
   if (!stopped) loop.sample();
   const int code = stopped ? static_cast<int>(Exit::stopped) : 0;
   end_hooks(hooks.get(), config, control, training.step(), end, code);
-  return code;
+  return {code};
 }
 
-/// Prepares a run and trains. Collective over the world.
-int train(const TrainOptions& options, Stop& stop, Mpi& mpi, Control& control) {
-  Problems problems;
-  attempt(problems, [&] {
-    stop.limit({options.stop_at < 0 ? std::nullopt : std::optional(options.stop_at), seconds_of(options.time_limit)});
-    fault::arm(mpi.rank());
-  });
-  if (const std::string mistake = mpi.launch_mistake(); !mistake.empty()) problems.add(Exit::environment, mistake);
-  control.agree(problems);
-  const PreparedRun run = prepare_run(options, mpi, control);
+/// Prepares a segment of a run and trains. The first start makes `runtime`, which later segments use. Collective over
+/// the world.
+SegmentEnd train_segment(const TrainOptions& options, std::optional<std::size_t> segment, bool after,
+                         std::optional<Runtime>& runtime, Stop& stop, Mpi& mpi, Control& control) {
+  const PreparedRun run = prepare_run(options, mpi, control, segment);
   const RunConfig& config = run.deck.config;
   const std::chrono::seconds patience = config.comm.timeout();
   control.wait_at_most(patience);
-  const Runtime runtime(static_cast<int>(config.run.threads.get()), run.gpu);
+  if (!runtime) runtime.emplace(static_cast<int>(config.run.threads.get()), run.gpu);
+  if (mpi.rank() == 0 && !after) print_advice(run.deck);
   if (mpi.rank() == 0) describe(run);
   Device device;
   const AgreedPlans plans = use_library_plans(device, *run.plan, run.beginnings, control);
@@ -182,8 +200,31 @@ int train(const TrainOptions& options, Stop& stop, Mpi& mpi, Control& control) {
   if (!config.debug.trace.empty())
     mesh.wrap([&](std::unique_ptr<Communicator> one) { return recording(std::move(one), records); });
   const auto training = make_on_all<Training>(control, device, *run.plan, run.batches(), mesh, control, records);
-  return or_end_all_ranks(
-      mpi, [&] { return train_prepared(options, stop, mpi, {run, device, mesh, control, *training, plans}); });
+  SegmentEnd end;
+  or_end_all_ranks(mpi, [&] {
+    end = train_prepared(options, after, stop, mpi, {run, device, mesh, control, *training, plans});
+    return end.code;
+  });
+  return end;
+}
+
+/// Trains, one segment of precision.schedule after the other. Collective over the world.
+int train(TrainOptions options, Stop& stop, Mpi& mpi, Control& control) {
+  Problems problems;
+  attempt(problems, [&] {
+    stop.limit({options.stop_at < 0 ? std::nullopt : std::optional(options.stop_at), seconds_of(options.time_limit)});
+    fault::arm(mpi.rank());
+  });
+  if (const std::string mistake = mpi.launch_mistake(); !mistake.empty()) problems.add(Exit::environment, mistake);
+  control.agree(problems);
+  std::optional<Runtime> runtime;
+  SegmentEnd end = train_segment(options, std::nullopt, false, runtime, stop, mpi, control);
+  while (end.next) {
+    const bool after = end.changed;
+    if (after) options.resume = FromNewest();  // which the segment before has saved
+    end = train_segment(options, end.next, after, runtime, stop, mpi, control);
+  }
+  return end.code;
 }
 
 }  // namespace

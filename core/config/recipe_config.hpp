@@ -1,5 +1,6 @@
 #pragma once
 #include <array>
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -8,7 +9,7 @@
 #include "core/config/rule.hpp"
 #include "core/config/structure.hpp"
 
-/// Values of precision.recipe and precision.layers: in which formats matrices are multiplied.
+/// Values of precision.recipe, layers and schedule: in which formats matrices are multiplied.
 namespace tessera {
 
 /// A factor's format. Of a family the variant for the factor is taken: blocks of two dimensions for weights, of one for
@@ -208,6 +209,25 @@ struct LayerRule {
     v.required("recipe", self.recipe, Structure(), may_change, "Their recipe, written as precision.recipe");
   }
   bool operator==(const LayerRule&) const = default;
+};
+
+/// The recipe from a step on.
+struct ScheduledRecipe {
+  std::int64_t from_step = 2;
+  RecipeConfig recipe;
+  std::vector<LayerRule> layers;
+
+  static constexpr const char* type_name = "a change of recipe";
+  static constexpr const char* allowed = "{from_step: ..., recipe: ..., layers: [...]}";
+  static constexpr std::array<std::string_view, 0> short_forms = {};
+  template <class Self, class V> static void visit(Self& self, V& v) {
+    using enum Restart;
+    v.required("from_step", self.from_step, from_to(2, 1'000'000'000'000), may_change, "The first step of the recipe");
+    v.required("recipe", self.recipe, Structure(), may_change, "The recipe from then on, written as precision.recipe");
+    v.key("layers", self.layers, Structure(), may_change,
+          "Recipes of some matrices from then on, in place of precision.layers; none: the rules before stay");
+  }
+  bool operator==(const ScheduledRecipe&) const = default;
 };
 
 }  // namespace tessera

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <utility>
 
+#include "core/config/recipe_schedule.hpp"
 #include "core/recipe/recipe.hpp"
 #include "kernels/formats/registry.hpp"
 
@@ -207,7 +208,7 @@ std::vector<TreatedAlike> treated_alike(const RunConfig& config) {
 
 std::string recipe_text(const PrecisionConfig& precision) {
   const std::string layers = precision.layers.empty() ? "" : ", layers " + deck_text(precision.layers);
-  return name_of(precision.recipe) + layers;
+  return name_of(precision.recipe) + layers + schedule_text(precision);
 }
 
 bool quantizes(const RunConfig& config) {

@@ -209,6 +209,7 @@ StepSizes sizes_of(const RunConfig& config, std::int64_t rounds) {
 
 /// The plan without the findings of a dry run.
 RunPlan laid_out(const RunConfig& config, int ranks, int rank) {
+  require(config.precision.schedule.empty(), "resolve", "plans one segment of a schedule");
   Problems problems;
   for (const Finding& finding : refusals(config, ranks))
     problems.add(Exit::deck, finding.keys.front() + ": " + finding.text);

@@ -37,9 +37,10 @@ struct RunPlan : StepPlan {
 /// All reasons to refuse a run of `config` (derived) on `ranks` ranks, each with its keys. Pure.
 std::vector<Finding> refusals(const RunConfig& config, int ranks);
 
-/// Plans a run for one rank: builds model and layout and runs one step dry, which shows memory, order of weights,
-/// contributions to gradients and collectives. Allocates no device memory. Throws Error{deck} with all refusals if
-/// there are any. Pure: any process can plan any rank. Local.
+/// Plans a run for one rank: builds model and layout and runs one step dry. That shows memory, order of weights,
+/// contributions to gradients and collectives. Of a config without precision.schedule, such as config_of() a segment.
+/// Allocates no device memory. Throws Error{deck} with all refusals if there are any. Pure: any process can plan any
+/// rank. Local.
 RunPlan resolve(const RunConfig& config, int ranks, int rank);
 
 /// The plan of a Decoder for sequences of at most `capacity` tokens (at most seq_len): the model in the type of

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "core/config/divisors.hpp"
+#include "core/config/recipe_schedule.hpp"
 #include "core/config/treatments.hpp"
 #include "core/plan/plan.hpp"
 #include "core/recipe/recipe.hpp"
@@ -166,7 +167,13 @@ std::vector<Finding> refusals(const RunConfig& config, int ranks) {
   add_head_findings(config.model, findings);
   add_expert_findings(config, ranks, findings);
   add_group_findings(config, ranks, findings);
-  add_recipe_findings(config, findings);
+  add_recipe_findings(config_of(config, 0), findings);
+  for (Finding& finding : found_later(config, [](const RunConfig& segment) {
+         std::vector<Finding> found;
+         add_recipe_findings(segment, found);
+         return found;
+       }))
+    findings.push_back(std::move(finding));
   return findings;
 }
 

@@ -39,6 +39,7 @@ std::optional<DerivedFile> quantized_weights(const RunConfig& config) {
 
 Saving::Saving(const Parts& parts, Origin origin, std::int64_t saved, const BestStep& best)
     : config_(parts.config),
+      last_(parts.last),
       control_(parts.control),
       training_(parts.training),
       stop_(parts.stop),
@@ -68,10 +69,10 @@ Proceed Saving::at_boundary(std::int64_t step) {
   const bool busy = writer_.under_way();
   if (const auto& losses = training_.evaluated()) add_to_best(step, *losses);
   const bool last = step == config_.run.steps || best_.enough(config_.run);
-  const bool stop = stop_.due(step, needed(), control_) && !last;
+  const bool stop = stop_.due(step, needed(), control_) && !last, change = step == last_ && !last && !stop;
   const std::int64_t every = config_.checkpoint.every_steps;
   const bool best = config_.checkpoint.keep_best && best_.step() == step;
-  const bool due = step != saved_ && (last || stop || best || (every > 0 && step > 0 && step % every == 0));
+  const bool due = step != saved_ && (last || stop || change || best || (every > 0 && step > 0 && step % every == 0));
   if (due) training_.catch_up();  // outside of try_to_save: an error here is not a failed save and ends the run
   const Clock::time_point came = Clock::now();
   if (busy || due) {
@@ -79,10 +80,10 @@ Proceed Saving::at_boundary(std::int64_t step) {
     lock_.require_held();
   }
   if (busy) advance(due ? Waiting::until_committed : Waiting::not_at_all);
-  if (due && step != saved_) last || stop ? save(step) : try_to_save(step);  // it may have been under way
+  if (due && step != saved_) last || stop || change ? save(step) : try_to_save(step);  // it may have been under way
   if (busy || due) blocked_ = blocked_.value_or(Seconds(0)) + (Clock::now() - came);
   if (log_ && saved_ != before) log_->saved(saved_);
-  return stop ? Proceed::stop : last ? Proceed::end : Proceed::go_on;
+  return stop ? Proceed::stop : last ? Proceed::end : change ? Proceed::change : Proceed::go_on;
 }
 
 MetricsRow Saving::timed(MetricsRow row) {

@@ -15,15 +15,16 @@
 
 namespace tessera {
 
-/// Saves checkpoints between steps as the deck's `checkpoint` says, and always after the last step or before an early
-/// end. A failed save in the middle of a run is reported, and training goes on. With checkpoint.async, saves in the
-/// middle of a run are written while training goes on, one at a time. A save that falls due meanwhile waits for the one
-/// before. One a rank. Collective over the world, except where a function says Local.
+/// Saves checkpoints between steps as the deck's `checkpoint` says, and always after the last step, before another
+/// recipe and before an early end. A failed save in the middle of a run is reported, and training goes on. With
+/// checkpoint.async, saves in the middle of a run are written while training goes on, one at a time. A save that falls
+/// due meanwhile waits for the one before. One a rank. Collective over the world, except where a function says Local.
 class Saving {
  public:
   struct Parts {
     Device& device;
     const RunConfig& config;
+    std::int64_t last;  ///< step of this segment of precision.schedule
     Control& control;
     Training& training;
     Stop& stop;
@@ -64,6 +65,7 @@ class Saving {
   void committed(std::int64_t step, Seconds took, const std::string& digest, const std::string& waited);
 
   const RunConfig& config_;
+  const std::int64_t last_;
   Control& control_;
   Training& training_;
   Stop& stop_;

@@ -20,9 +20,9 @@
 
 namespace tessera {
 
-/// What is decided at the boundary between two steps. stop: the run is to go on in a later start; end: it is done, at
-/// its last step or before.
-enum class Proceed { go_on, stop, end };
+/// What is decided at the boundary between two steps. stop: the run is to go on in a later start. change: it goes on
+/// with the next recipe of precision.schedule. end: it is done, at its last step or before.
+enum class Proceed { go_on, stop, change, end };
 
 /// One training run, from initial weights to the last step: its steps, evaluations and checks. The caller's loop says
 /// what comes between them:

@@ -20,6 +20,7 @@ TrainingLoop::TrainingLoop(const Parts& parts)
       training_(parts.training),
       saving_(parts.saving),
       log_(parts.log),
+      sampled_(parts.sampled),
       pressed_([this] { return saving_.pressed(); }) {}
 
 /// A stop comes before a sample that is due: the start that goes on from there prints it.
@@ -30,9 +31,10 @@ Proceed TrainingLoop::run(const std::optional<MetricsRow>& unfinished) {
     return log_ ? log_->quantized(step, lines) : Problems();
   });
   Proceed proceed = Proceed::go_on;
-  while ((proceed = saving_.at_boundary(training_.step())) == Proceed::go_on) {
+  const auto goes_on = [&] { return proceed == Proceed::go_on || proceed == Proceed::change; };
+  while (proceed = saving_.at_boundary(training_.step()), goes_on()) {
     if (!sample_if_due(training_.step())) continue;  // abandoned: the boundary again, which saves and stops
-    if (training_.done()) break;
+    if (proceed == Proceed::change || training_.done()) break;
     training_.make_step();
     whole = training_.evaluate_if_due(pressed_);
     training_.end_step();
@@ -62,7 +64,7 @@ bool TrainingLoop::complete(const std::optional<MetricsRow>& unfinished) {
 /// The last step's sample is not part of the loop: it comes after the closing report.
 bool TrainingLoop::sample_if_due(std::int64_t step) {
   const std::int64_t every = plan_.config.sample.every_steps;
-  const bool due = every > 0 && step > 0 && step % every == 0 && step < plan_.config.run.steps;
+  const bool due = every > 0 && step > 0 && step % every == 0 && step < plan_.config.run.steps && step != sampled_;
   return !due || sample();
 }
 

@@ -21,11 +21,13 @@ class TrainingLoop {
     Control& control;
     Training& training;
     Saving& saving;
-    RunLog* log;  ///< null except on rank 0
+    RunLog* log;           ///< null except on rank 0
+    std::int64_t sampled;  ///< the step whose sample was generated with the recipe before; -1: none
   };
   explicit TrainingLoop(const Parts& parts);
 
-  /// Makes all steps that are not done yet; stop: it ended early, in a way that the same command can go on from.
+  /// Makes all steps of the segment that are not done yet; stop: it ended early, in a way that the same command can go
+  /// on from.
   /// `unfinished`: row_to_complete(), whose evaluation it makes first. Throws as Training and Saving do.
   Proceed run(const std::optional<MetricsRow>& unfinished);
   /// Generates a sample, which rank 0 prints; false if it was abandoned.
@@ -41,6 +43,7 @@ class TrainingLoop {
   Training& training_;
   Saving& saving_;
   RunLog* log_;
+  const std::int64_t sampled_;
   Pressed pressed_;
 };
 

@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "core/config/keys.hpp"
+#include "core/config/recipe_schedule.hpp"
 #include "io/data/no_text.hpp"
 #include "io/files/access.hpp"
 #include "io/files/text_file.hpp"
@@ -82,7 +83,7 @@ RunConfig bare(const GivenWeights& given) {
   config.data.files = {"none"};
   config.batch.micro = std::max<std::int64_t>(1, saved.batch.micro);
   config.batch.global = config.batch.micro;
-  config.precision = saved.precision;
+  config.precision = config_at(saved, given.counters.step).precision;
   config.precision.primary_weights = {};
   config.sharding = saved.sharding;
   config.comm = saved.comm;

@@ -23,6 +23,7 @@
 #include "app/training/start/disk_room.hpp"
 #include "app/training/start/evaluated.hpp"
 #include "app/training/start/given_weights.hpp"
+#include "core/config/recipe_schedule.hpp"
 #include "io/checkpoint/folder.hpp"
 #include "io/checkpoint/storage.hpp"
 #include "io/data/file_set.hpp"
@@ -241,15 +242,9 @@ double epochs(const Prepared& run, std::size_t which, double samples) {
   return samples * share_of(run.deck.config.data, which) / static_cast<double>(run.corpora[which].windows.train);
 }
 
+/// Plans the run's first segment, after all others, whose memory is compared with the machine's too.
 void resolve_plan(Prepared& run, const Mpi& mpi, Control& control) {
-  Problems problems;
-  attempt(problems, [&] { run.plan.emplace(resolve(run.deck.config, mpi.size(), mpi.rank())); });
-  control.agree(problems);
-  const auto hash = static_cast<std::int64_t>(mix64(run.plan->layout.hash() ^ run.plan->schedule.hash()) >> 1);
-  if (control.max(hash) != hash)
-    problems.add(Exit::internal, "the ranks planned different layouts or schedules: are they the same binary?");
-  problems.add(problems_with_memory(mpi, control, *run.plan, run.gpu));
-  control.agree(problems);
+  for (std::size_t i = segments(run.deck.config); i-- > 0;) plan_segment(run, i, mpi, control);
 }
 
 /// Checks that a file can be written, without leaving one if the run is refused for other reasons. Checks too that none
@@ -305,6 +300,19 @@ void check_debug_files(const RunConfig& config, Problems& problems) {
   check_file("routing.record", config.routing.record, ChoicesFile::beginning, config.checkpoint.dir.get(), problems);
 }
 
+void plan_segment(Prepared& run, std::size_t segment, const Mpi& mpi, Control& control) {
+  Problems problems;
+  run.segment = segment;
+  attempt(problems,
+          [&] { run.plan.emplace(resolve(config_of(run.deck.config, segment), mpi.size(), mpi.rank())); });
+  control.agree(problems);
+  const auto hash = static_cast<std::int64_t>(mix64(run.plan->layout.hash() ^ run.plan->schedule.hash()) >> 1);
+  if (control.max(hash) != hash)
+    problems.add(Exit::internal, "the ranks planned different layouts or schedules: are they the same binary?");
+  problems.add(problems_with_memory(mpi, control, *run.plan, run.gpu));
+  control.agree(problems);
+}
+
 void cut_again(Prepared& run, Problems& problems) {
   const RunConfig& config = run.deck.config;
   for (CutCorpus& one : run.corpora) one.windows = windows_to_train(config, one.corpus.tokens().count(), problems);
@@ -336,7 +344,8 @@ Prepared examine(const std::string& deck, const std::vector<Override>& overrides
   check_debug_files(config, problems);
   if (refused.empty())
     attempt(problems, [&] {
-      problems.add(problems_with_memory(run.plan.emplace(resolve_largest(config, ranks))));
+      for (std::size_t i = segments(config); i-- > 0;)
+        problems.add(problems_with_memory(run.plan.emplace(resolve_largest(config_of(config, i), ranks))));
       if (!of_directory.empty()) return;
       const std::vector<StepFolder> steps = step_folders(config.checkpoint.dir.get());
       problems.add(problems_with_room(*run.plan, steps.empty() ? "" : steps.back().path, -1));

@@ -29,7 +29,8 @@ struct CutCorpus {
 /// Deck, plan and corpora of a run, checked, before memory is allocated.
 struct Prepared {
   Deck deck;
-  std::optional<RunPlan> plan;
+  std::size_t segment = 0;      ///< of precision.schedule that is planned
+  std::optional<RunPlan> plan;  ///< its config is that of the segment; the deck's is that of the run
   std::vector<CutCorpus> corpora;              ///< of data.files: one, or with data.mixture one for each pattern
   std::vector<CutCorpus> held;                 ///< of data.eval_files, if there are, then of each of data.eval_sets
   std::shared_ptr<const Tokenizer> tokenizer;  ///< of data.tokenizer; null without one
@@ -56,6 +57,9 @@ struct Prepared {
 /// Prepares without a launch (validate, plan). Throws at once all problems with a run on `ranks` ranks that one process
 /// can find; memory is checked for one rank alone on this machine. Writes no files. Local.
 Prepared examine(const std::string& deck, const std::vector<Override>& overrides, int ranks);
+
+/// Plans another segment of the run. Collective over the world.
+void plan_segment(Prepared& run, std::size_t segment, const Mpi& mpi, Control& control);
 
 /// Cuts the corpora anew, by what the deck says now. Adds problems like prepare(). Local.
 void cut_again(Prepared& run, Problems& problems);

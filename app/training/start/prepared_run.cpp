@@ -8,6 +8,7 @@
 #include "app/training/start/known_tokenizer.hpp"
 #include "app/training/start/resume.hpp"
 #include "app/training/start/shared_folder.hpp"
+#include "core/config/recipe_schedule.hpp"
 #include "io/checkpoint/branch.hpp"
 #include "io/checkpoint/folder.hpp"
 #include "io/metrics/run_directory.hpp"
@@ -91,7 +92,8 @@ Changes changes_against(const PreparedRun& run, const RunRequest& request, const
   return changes;
 }
 
-PreparedRun prepare_run(const RunRequest& request, const Mpi& mpi, Control& control) {
+PreparedRun prepare_run(const RunRequest& request, const Mpi& mpi, Control& control,
+                        std::optional<std::size_t> segment) {
   PreparedRun run{prepare(request.deck, request.overrides, Task::training, mpi, control), {}, {}, {}, {}, {}, {}};
   const RunConfig& config = run.deck.config;
   const std::filesystem::path directory = config.checkpoint.dir.get();
@@ -102,10 +104,12 @@ PreparedRun prepare_run(const RunRequest& request, const Mpi& mpi, Control& cont
     run.parallel = std::make_unique<hdf5::Parallel>(control, config.checkpoint.mpio_hints);
   Problems problems;
   run.beginnings = beginnings(request.resume, config.checkpoint.dir.get(), control);
+  std::int64_t step = 0;
   if (!run.beginnings.empty()) {
     attempt(problems, [&] {
-      if (std::string line = keep_windows(run, SavedRun(run.beginnings.front()).deck.config); !line.empty())
-        run.told.push_back(std::move(line));
+      const SavedRun saved(run.beginnings.front());
+      step = saved.manifest.counters.step;
+      if (std::string line = keep_windows(run, saved.deck.config); !line.empty()) run.told.push_back(std::move(line));
     });
     run.changes = changes_against(run, request, run.beginnings.front(), problems);
   }
@@ -116,6 +120,8 @@ PreparedRun prepare_run(const RunRequest& request, const Mpi& mpi, Control& cont
     run.told.insert(run.told.end(), start.told.begin(), start.told.end());
     run.companions = std::move(start.companions);
   }
+  if (const std::size_t begins = segment.value_or(segment_of(config, control.max(step))); begins != run.segment)
+    plan_segment(run, begins, mpi, control);
   if (mpi.rank() == 0) {
     check_debug_files(config, problems);
     const std::filesystem::path from = run.beginnings.empty() ? "" : run.beginnings.front();

@@ -31,7 +31,9 @@ struct PreparedRun : Prepared {
 /// Prepares a run: reads the deck and its corpora, finds the checkpoints to resume from, and makes and locks the run
 /// directory. The directory is made last, so that a refused run leaves nothing behind. Throws the same error on all
 /// ranks. Collective over the world.
-PreparedRun prepare_run(const RunRequest& request, const Mpi& mpi, Control& control);
+/// `segment`: of precision.schedule; none: that of the step to resume from, whose evaluation may be outstanding.
+PreparedRun prepare_run(const RunRequest& request, const Mpi& mpi, Control& control,
+                        std::optional<std::size_t> segment = std::nullopt);
 
 /// The changes of a run that resumes from `checkpoint`; adds those that it may not make to `problems`. Local.
 Changes changes_against(const PreparedRun& run, const RunRequest& request, const std::filesystem::path& checkpoint,

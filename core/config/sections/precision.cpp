@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "core/config/config.hpp"
+#include "core/config/recipe_schedule.hpp"
 #include "core/config/treatments.hpp"
 
 namespace tessera {
@@ -36,6 +37,7 @@ void PrecisionConfig::derive(const RunConfig& config) {
 
 void PrecisionConfig::check(const RunConfig& config, std::vector<Finding>& found) const {
   check_treatments(config, found);
+  check_schedule(config, found);
   if (primary_weights == PrimaryWeights::quantized && coded_weights(config).empty())
     found.push_back({{"precision.primary_weights", "precision.recipe"}, no_codes_text(config, "primary_weights")});
   if (quantize_head && config.model.tied_head)
@@ -49,6 +51,11 @@ void PrecisionConfig::check(const RunConfig& config, std::vector<Finding>& found
 
 void PrecisionConfig::advise(const RunConfig& config, std::vector<Finding>& found) const {
   advise_treatments(config, found);
+  for (std::size_t i = 0; i < schedule.size(); ++i)
+    if (schedule[i].from_step > config.run.steps)
+      found.push_back({{fmt::format("precision.schedule[{}].from_step", i), "run.steps"},
+                       fmt::format("is {}, and the run ends with step {}: the change never comes",
+                                   schedule[i].from_step, config.run.steps)});
 }
 
 std::span<const Effect> PrecisionConfig::effects() {

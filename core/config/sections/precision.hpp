@@ -19,6 +19,7 @@ struct PrecisionConfig {
   std::int64_t bf16_first = 0;
   std::int64_t bf16_last = 0;
   std::vector<LayerRule> layers;
+  std::vector<ScheduledRecipe> schedule;
   std::int64_t statistics_every = 0;
   Derived<std::uint64_t> seed;
 
@@ -39,6 +40,9 @@ struct PrecisionConfig {
     v.key("layers", self.layers, Structure(), told,
           "Recipes of some matrices in place of `recipe`; of the rules that match a matrix the last one decides, and "
           "quantize_head, bf16_first and bf16_last are rules behind the list");
+    v.key("schedule", self.schedule, Structure(), told,
+          "Recipes that later steps take, in the order of their from_step. At each change the run saves, and goes on "
+          "as if it had been stopped and resumed with the other recipe");
     v.key("statistics_every", self.statistics_every, from_to(0, 1e12), may_change,
           "Steps between statistics of what quantizers do to each matrix, in quantization.jsonl; 0: none. Same bits");
     v.derived("seed", self.seed, at_least(0), told, "run.seed", "Seed of the draws of stochastic rounding");
