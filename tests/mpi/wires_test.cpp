@@ -219,11 +219,14 @@ std::int64_t blocks_of_others(const Bench& bench, BucketId b, std::int64_t edge)
   return (all - own) / (edge * edge);
 }
 
+/// Whether both copies of a weight travel: neither can be made of the other.
+bool both_travel(FormatId format) { return traits_of(format).columnwise == formats::Columnwise::requantized; }
+
 std::int64_t expected_bytes(const Bench& bench, const Case& one, BucketId b) {
   const Bucket& bucket = bench.layout.buckets()[b];
   const std::int64_t elements = others(bucket, bench.mesh.ranks());
   if (!bucket.key.format.codes || one.travel() == Travel::bf16) return 2 * elements;
-  if (one.format == formats::id_of<formats::Mxfp8>) {
+  if (both_travel(one.format)) {
     // Scales of every row with their padding; padding rows belong to the owner of the last row.
     std::int64_t whole = 0;
     bench.sync.visit_planes([&](const Plane& plane) {
@@ -238,7 +241,7 @@ std::int64_t expected_bytes(const Bench& bench, const Case& one, BucketId b) {
       own += ((last ? round_up(m[0], 128) : end) - row) * round_up(m[1] / 32, 4);
       own += ((last ? round_up(m[0] / 32, 4) : end / 32) - row / 32) * round_up(m[1], 128);
     }
-    return 2 * elements + whole - own;
+    return 2 * elements * traits_of(one.format).bits / 8 + whole - own;
   }
   const FormatTraits format = traits_of(one.format);
   std::int64_t bytes = elements * format.bits / 8;
@@ -267,7 +270,7 @@ TEST(Wires, GathersMoveWhatTheFormatsSay) {
       ++gathers;
     }
     const bool many = mpi().size() > 1;
-    const bool cast = one.travel() == Travel::codes && one.format != formats::id_of<formats::Mxfp8>;
+    const bool cast = one.travel() == Travel::codes && !both_travel(one.format);
     const bool tensor = traits_of(one.format).tensor_amax;
     const bool agree = cast && one.owner == OwnerKind::element_sharded && (one.cuts == GatherCuts::flat || tensor);
     // Dense and experts: one each, over the whole world here.

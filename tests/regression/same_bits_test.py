@@ -45,7 +45,7 @@ class SameBits(runs.InFolder):
         self.assertEqual(other, {"plan"})
 
     def test_cases_are_drawn_over_all_choices(self):
-        some = same_bits.drawn(48)
+        some = same_bits.drawn(2 * len(same_bits.DECKS))
         for values, name in ((same_bits.DECKS, "deck"), (same_bits.OVERLAPS, "overlap"), (same_bits.EVENTS, "event"),
                              (same_bits.WAYS, "way"), (range(1, 5), "ranks"), (("optimizer", "full"), "sharding")):
             self.assertEqual({getattr(case, name) for case in some}, set(values), name)
