@@ -109,24 +109,39 @@ struct Running {
   const AgreedPlans& plans;
 };
 
+/// Makes the closing report, and ends rank 0's `log` (null elsewhere) with it. Collective over the world.
+void close_log(const Running& running, RunLog* log, const Saving& saving, const std::string& end) {
+  const auto& [run, device, mesh, control, training, plans] = running;
+  const ClosingReport closing = closing_report(
+      device, mesh, *run.plan, control,
+      {log ? log->seconds() : 1, training.late_allocations(), saving.snapshot_bytes()});
+  if (log && run.lock->held()) log->close(closing, end);
+}
+
+/// Where a segment of a run begins.
+struct SegmentStart {
+  std::optional<std::size_t> segment{};  ///< none: that of the step to resume from
+  std::int64_t after = -1;               ///< the step with which the segment before has just ended; -1: none has
+};
 /// How a segment of a run has ended.
 struct SegmentEnd {
   int code = 0;
-  std::optional<std::size_t> next{};  ///< the segment to go on with
-  bool changed = false;               ///< whether it begins where this one has ended
+  std::optional<SegmentStart> next{};  ///< with what the run goes on
 };
 
-/// Runs a segment of a training from its beginning or checkpoint to the closing report. `after`: whether the segment
-/// before has just ended. Collective over the world.
-SegmentEnd train_prepared(const TrainOptions& options, bool after, Stop& stop, Mpi& mpi, const Running& running) {
+/// Runs a segment of a training from its beginning or checkpoint to the closing report. `after`: of its SegmentStart.
+/// Collective over the world.
+SegmentEnd train_prepared(const TrainOptions& options, std::int64_t after, Stop& stop, Mpi& mpi,
+                          const Running& running) {
   const auto& [run, device, mesh, control, training, plans] = running;
   const RunConfig& config = run.deck.config;
   Beginning beginning = begin_run(run, options, mpi, control, training, device);
   const std::optional<MetricsRow> unfinished = row_to_complete(config, training, beginning.kept, control);
   const BestStep best = best_step_of(config, training.step(), control);
   // A checkpoint before that which was looked at, since that is damaged, may belong to another segment.
-  if (const std::size_t of_step = segment_of(config, beginning.step); !after && of_step != run.segment)
-    return {.next = of_step};
+  const std::size_t of_step = segment_of(config, beginning.step);
+  const bool fits = of_step == run.segment || beginning.step == after;  // mutation: a_change_trusts_its_checkpoint
+  if (!fits) return {.next = SegmentStart{of_step}};
   if (nothing_left(done_text(config, beginning.kept, best), unfinished.has_value(), control)) return {};
   open_choices_files(run, options, training, control);
   beginning.origin.library_plans = to_text(plans.plans);
@@ -149,27 +164,24 @@ SegmentEnd train_prepared(const TrainOptions& options, bool after, Stop& stop, M
                      .training = training,
                      .saving = saving,
                      .log = log.get(),
-                     .sampled = after ? beginning.step : -1});
-  const auto close = [&](const std::string& end) {
-    const ClosingReport closing = closing_report(device, mesh, *run.plan, control,
-                                                 {log ? log->seconds() : 1, training.late_allocations(),
-                                                  saving.snapshot_bytes()});
-    if (log && run.lock->held()) log->close(closing, end);
-  };
+                     .sampled = after});
   Proceed proceed = Proceed::go_on;
   try {
     proceed = loop.run(unfinished);
   } catch (const Error& error) {
     if (agreed(error)) {
-      close(error.what());
+      close_log(running, log.get(), saving, error.what());
       end_hooks(hooks.get(), config, control, training.step(), error.what(), static_cast<int>(error.code()));
     }
     throw;
   }
   const std::string end = end_text(proceed, training.step(), config, stop, saving.best());
   saving.warn_waits();
-  close(end);
-  if (proceed == Proceed::change) return {.next = run.segment + 1, .changed = true};
+  close_log(running, log.get(), saving, end);
+  if (proceed == Proceed::change) {
+    settle_hooks(hooks.get(), config, control);  // mutation: commands_die_at_a_change
+    return {.next = SegmentStart{run.segment + 1, training.step()}};
+  }
   const bool stopped = proceed == Proceed::stop;
   const std::string how = stopped ? "; " + continuation_text(options, stop, saving.saved(), beginning.kept) : "";
   if (training.step() < config.run.steps && mpi.rank() == 0) fmt::print("{}{}\n", end, how);
@@ -181,14 +193,14 @@ SegmentEnd train_prepared(const TrainOptions& options, bool after, Stop& stop, M
 
 /// Prepares a segment of a run and trains. The first start makes `runtime`, which later segments use. Collective over
 /// the world.
-SegmentEnd train_segment(const TrainOptions& options, std::optional<std::size_t> segment, bool after,
-                         std::optional<Runtime>& runtime, Stop& stop, Mpi& mpi, Control& control) {
-  const PreparedRun run = prepare_run(options, mpi, control, segment);
+SegmentEnd train_segment(const TrainOptions& options, const SegmentStart& start, std::optional<Runtime>& runtime,
+                         Stop& stop, Mpi& mpi, Control& control) {
+  const PreparedRun run = prepare_run(options, mpi, control, start.segment);
   const RunConfig& config = run.deck.config;
   const std::chrono::seconds patience = config.comm.timeout();
   control.wait_at_most(patience);
   if (!runtime) runtime.emplace(static_cast<int>(config.run.threads.get()), run.gpu);
-  if (mpi.rank() == 0 && !after) print_advice(run.deck);
+  if (mpi.rank() == 0 && start.after < 0) print_advice(run.deck);
   if (mpi.rank() == 0) describe(run);
   Device device;
   const AgreedPlans plans = use_library_plans(device, *run.plan, run.beginnings, control);
@@ -202,7 +214,7 @@ SegmentEnd train_segment(const TrainOptions& options, std::optional<std::size_t>
   const auto training = make_on_all<Training>(control, device, *run.plan, run.batches(), mesh, control, records);
   SegmentEnd end;
   or_end_all_ranks(mpi, [&] {
-    end = train_prepared(options, after, stop, mpi, {run, device, mesh, control, *training, plans});
+    end = train_prepared(options, start.after, stop, mpi, {run, device, mesh, control, *training, plans});
     return end.code;
   });
   return end;
@@ -218,11 +230,10 @@ int train(TrainOptions options, Stop& stop, Mpi& mpi, Control& control) {
   if (const std::string mistake = mpi.launch_mistake(); !mistake.empty()) problems.add(Exit::environment, mistake);
   control.agree(problems);
   std::optional<Runtime> runtime;
-  SegmentEnd end = train_segment(options, std::nullopt, false, runtime, stop, mpi, control);
+  SegmentEnd end = train_segment(options, {}, runtime, stop, mpi, control);
   while (end.next) {
-    const bool after = end.changed;
-    if (after) options.resume = FromNewest();  // which the segment before has saved
-    end = train_segment(options, end.next, after, runtime, stop, mpi, control);
+    if (end.next->after >= 0) options.resume = FromNewest();  // which the segment before has saved
+    end = train_segment(options, SegmentStart(*end.next), runtime, stop, mpi, control);
   }
   return end.code;
 }

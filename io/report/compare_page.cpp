@@ -15,6 +15,7 @@
 #include "io/report/quantization_section.hpp"
 #include "io/report/report_page.hpp"
 #include "io/report/svg_plot.hpp"
+#include "io/report/text_table.hpp"
 
 namespace tessera {
 namespace {
@@ -85,9 +86,6 @@ std::vector<std::string> set_cells(const Outcome& outcome, const std::vector<std
   }
   return cells;
 }
-
-/// A table's cells: a row of heads, then a row for each run.
-using Table = std::vector<std::vector<std::string>>;
 
 Table table_of(const std::vector<ComparedRun>& runs) {
   const std::vector<std::string> keys = differing_settings(runs);
@@ -237,18 +235,7 @@ std::vector<std::string> differing_settings(const std::vector<ComparedRun>& runs
 }
 
 std::string comparison_text(const std::vector<ComparedRun>& runs) {
-  const Table table = table_of(runs);
-  std::vector<std::size_t> widths(table.front().size());
-  for (const auto& row : table)
-    for (std::size_t c = 0; c < row.size(); ++c) widths[c] = std::max(widths[c], row[c].size());
-  std::string text;
-  for (const auto& row : table) {
-    std::string line;
-    for (std::size_t c = 0; c < row.size(); ++c)
-      line += c == 0 ? fmt::format("{:<{}}", row[c], widths[c]) : fmt::format("  {:>{}}", row[c], widths[c]);
-    text += line + "\n";
-  }
-  return text + quantization_text(runs);
+  return aligned(table_of(runs)) + quantization_text(runs);
 }
 
 std::string comparison_page(const std::vector<ComparedRun>& runs) {

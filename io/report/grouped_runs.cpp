@@ -10,6 +10,7 @@
 #include "io/metrics/console.hpp"
 #include "io/report/html_page.hpp"
 #include "io/report/svg_plot.hpp"
+#include "io/report/text_table.hpp"
 #include "kernels/base/error.hpp"
 
 namespace tessera {
@@ -68,7 +69,7 @@ std::string shown(const std::optional<Estimate>& estimate) {
   return fmt::format("{:.4f}", estimate->mean) + (estimate->error ? fmt::format(" +- {:.4f}", *estimate->error) : "");
 }
 
-std::vector<std::vector<std::string>> table_of(const GroupedRuns& runs) {
+Table table_of(const GroupedRuns& runs) {
   std::vector<std::vector<std::string>> table{runs.keys};
   for (const char* head : {"runs", "eval loss", "less the base's", "loss (last 5%)", "less the base's"})
     table.front().emplace_back(head);
@@ -138,21 +139,10 @@ GroupedRuns grouped(const std::vector<ComparedRun>& runs, const std::string& by)
 }
 
 std::string grouped_text(const GroupedRuns& runs) {
-  const auto table = table_of(runs);
-  std::vector<std::size_t> widths(table.front().size());
-  for (const auto& row : table)
-    for (std::size_t c = 0; c < row.size(); ++c) widths[c] = std::max(widths[c], row[c].size());
-  std::string text;
-  for (const auto& row : table) {
-    std::string line;
-    for (std::size_t c = 0; c < row.size(); ++c)
-      line += c == 0 ? fmt::format("{:<{}}", row[c], widths[c]) : fmt::format("  {:>{}}", row[c], widths[c]);
-    text += line + "\n";
-  }
-  return text + fmt::format(
-                    "means over {} with their standard errors; differences are of pairs of equal {}, to the "
-                    "first group\n",
-                    runs.by, runs.by);
+  return aligned(table_of(runs)) +
+         fmt::format("means over {} with their standard errors; differences are of pairs of equal {}, to the first "
+                     "group\n",
+                     runs.by, runs.by);
 }
 
 std::string grouped_page(const GroupedRuns& runs, const std::vector<ComparedRun>& all) {

@@ -90,6 +90,19 @@ class Schedule(runs.Runs):
         self.assertIn("trying the checkpoint before", err)
         self.assertEqual(self.result("run"), self.result("whole"))
 
+    def test_a_step_damaged_at_a_change_leads_back_over_it(self):
+        """Once, by the command that runs after the save at the change; and such commands run to their end."""
+        self.scheduled("whole", 2)
+        self.write("damage.sh", "sleep 1; echo $TESSERA_STEP >> saved; [ $TESSERA_STEP = 5 ] && [ ! -e once ] || exit 0\ntouch once\n"
+                   "head -c 256 /dev/urandom | dd of=$TESSERA_CHECKPOINT/model.h5 bs=1 seek=40000 conv=notrunc 2>/dev/null\n")
+        _, err = self.scheduled("run", 2, "--set", "run.on_save=sh damage.sh")
+        self.assertIn("step_00000005", err)
+        self.assertIn("trying the checkpoint before", err)
+        self.assertEqual(self.result("run"), self.result("whole"))
+        saved = self.read("saved").split()
+        self.assertEqual(saved.count("5"), 2)
+        self.assertEqual(saved[-1], "8")
+
     def test_an_audit_keeps_to_one_recipe(self):
         self.scheduled("run", 2)
         _, err = self.run_to_its_end(2, 1, "audit", self.path("run"))

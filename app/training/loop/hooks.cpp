@@ -102,10 +102,14 @@ void Hooks::poll() {
   waiting_.reset();
 }
 
-void Hooks::ended(std::int64_t step, const std::string& why, int code) {
+void Hooks::settle() {
   finish();
   poll();
   finish();
+}
+
+void Hooks::ended(std::int64_t step, const std::string& why, int code) {
+  settle();
   if (run_.on_end.empty()) return;
   start({"run.on_end",
          run_.on_end,
@@ -158,13 +162,30 @@ void Hooks::finish() {
   while (running()) std::this_thread::sleep_for(std::chrono::milliseconds(10));
 }
 
-void end_hooks(Hooks* hooks, const RunConfig& config, Control& control, std::int64_t step, const std::string& why,
-               int code) {
-  if (config.run.on_save.empty() && config.run.on_end.empty()) return;
-  if (hooks) hooks->ended(step, why, code);
+namespace {
+
+/// Waits for rank 0, which may run three commands at most.
+void await_hooks(const RunConfig& config, Control& control) {
   control.wait_at_most(config.comm.timeout() + std::chrono::seconds(3 * config.run.hook_timeout_s));
   control.agree({});
   control.wait_at_most(config.comm.timeout());
+}
+
+bool has_hooks(const RunConfig& config) { return !config.run.on_save.empty() || !config.run.on_end.empty(); }
+
+}  // namespace
+
+void settle_hooks(Hooks* hooks, const RunConfig& config, Control& control) {
+  if (!has_hooks(config)) return;
+  if (hooks) hooks->settle();
+  await_hooks(config, control);
+}
+
+void end_hooks(Hooks* hooks, const RunConfig& config, Control& control, std::int64_t step, const std::string& why,
+               int code) {
+  if (!has_hooks(config)) return;
+  if (hooks) hooks->ended(step, why, code);
+  await_hooks(config, control);
 }
 
 }  // namespace tessera

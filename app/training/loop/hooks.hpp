@@ -29,10 +29,11 @@ class Hooks {
   void saved(std::int64_t step, const std::filesystem::path& checkpoint, const std::string& digest);
   /// To be called between steps: starts a command that waits, and ends one whose time is over. Does not wait.
   void poll();
+  /// Waits for the commands of saves that run or wait: twice hook_timeout_s at most.
+  void settle();
   /// Runs on_end after `step` steps: `why` as a sentence, `code` the program's exit code. Waits for it, and for what
   /// runs and waits before it: three times hook_timeout_s at most.
   void ended(std::int64_t step, const std::string& why, int code);
-
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -55,6 +56,8 @@ class Hooks {
   Clock::time_point until_;
 };
 
+/// Runs settle() of rank 0's `hooks` (null elsewhere) while the other ranks wait. Collective over the world.
+void settle_hooks(Hooks* hooks, const RunConfig& config, Control& control);
 /// Runs ended() of rank 0's `hooks` (null elsewhere) while the other ranks wait. Collective over the world.
 void end_hooks(Hooks* hooks, const RunConfig& config, Control& control, std::int64_t step, const std::string& why,
                int code);
