@@ -11,6 +11,7 @@
 #include "app/training/loop/training.hpp"
 #include "app/training/start/library_plans.hpp"
 #include "app/training/start/preparation.hpp"
+#include "app/training/start/settle_units.hpp"
 #include "app/verbs/verbs.hpp"
 #include "core/comm/make_on_all.hpp"
 #include "io/checkpoint/folder.hpp"
@@ -187,7 +188,7 @@ int audit(const AuditOptions& options, Mpi& mpi, Control& control) {
   for (const char* idle : {"debug.trace", "debug.profile"}) overrides.push_back({idle, ""});
   overrides.push_back({"eval.every_steps", "0"});  // evaluations change no bit
   const fs::path deck = checkpoints.back().path / "deck.yaml";
-  const Prepared run = prepare(deck.string(), overrides, Task::training, mpi, control);
+  Prepared run = prepare(deck.string(), overrides, Task::training, mpi, control);
   const RunConfig& config = run.deck.config;
   const std::chrono::seconds patience = config.comm.timeout();
   control.wait_at_most(patience);
@@ -197,6 +198,7 @@ int audit(const AuditOptions& options, Mpi& mpi, Control& control) {
                                         last.folder().string(), deck.string()));
   if (mpi.rank() == 0) warn(run, last, mpi.size());
   const Runtime runtime(static_cast<int>(config.run.threads.get()), run.gpu);
+  settle_units(run, mpi, control);
   Device device;
   use_library_plans(device, *run.plan, {last.folder()}, control);
   Mesh mesh = mpi.mesh(device, run.plan->ranks, patience, {.copy_engines = config.proof.copy_engines});

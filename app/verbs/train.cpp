@@ -15,6 +15,7 @@
 #include "app/training/start/library_plans.hpp"
 #include "app/training/start/prepared_run.hpp"
 #include "app/training/start/records.hpp"
+#include "app/training/start/settle_units.hpp"
 #include "app/training/tell/advice.hpp"
 #include "app/training/tell/report.hpp"
 #include "app/training/tell/summary.hpp"
@@ -156,11 +157,12 @@ int train(const TrainOptions& options, Stop& stop, Mpi& mpi, Control& control) {
   });
   if (const std::string mistake = mpi.launch_mistake(); !mistake.empty()) problems.add(Exit::environment, mistake);
   control.agree(problems);
-  const PreparedRun run = prepare_run(options, mpi, control);
+  PreparedRun run = prepare_run(options, mpi, control);
   const RunConfig& config = run.deck.config;
   const std::chrono::seconds patience = config.comm.timeout();
   control.wait_at_most(patience);
   const Runtime runtime(static_cast<int>(config.run.threads.get()), run.gpu);
+  settle_units(run, mpi, control);
   if (mpi.rank() == 0) describe(run);
   Device device;
   const AgreedPlans plans = use_library_plans(device, *run.plan, run.beginnings, control);

@@ -230,17 +230,6 @@ double epochs(const Prepared& run, std::size_t which, double samples) {
   return samples * share_of(run.deck.config.data, which) / static_cast<double>(run.corpora[which].windows.train);
 }
 
-void resolve_plan(Prepared& run, const Mpi& mpi, Control& control) {
-  Problems problems;
-  attempt(problems, [&] { run.plan.emplace(resolve(run.deck.config, mpi.size(), mpi.rank())); });
-  control.agree(problems);
-  const auto hash = static_cast<std::int64_t>(mix64(run.plan->layout.hash() ^ run.plan->schedule.hash()) >> 1);
-  if (control.max(hash) != hash)
-    problems.add(Exit::internal, "the ranks planned different layouts or schedules: are they the same binary?");
-  problems.add(problems_with_memory(mpi, control, *run.plan, run.gpu));
-  control.agree(problems);
-}
-
 /// Checks that a file can be written, without leaving one if the run is refused for other reasons. Checks too that none
 /// is there that does not begin as it will. In the run directory, which is checked or made elsewhere, no file is made.
 void check_file(const char* key, const std::string& path, const char* beginning, const std::filesystem::path& directory,
@@ -297,6 +286,17 @@ void cut_again(Prepared& run, Problems& problems) {
   const RunConfig& config = run.deck.config;
   for (CutCorpus& one : run.corpora) one.windows = windows_to_train(config, one.corpus.tokens().count(), problems);
   if (run.held) run.held->windows = windows_held(config, run.held->corpus.tokens().count(), problems);
+}
+
+void resolve_plan(Prepared& run, const Mpi& mpi, Control& control) {
+  Problems problems;
+  attempt(problems, [&] { run.plan.emplace(resolve(run.deck.config, mpi.size(), mpi.rank())); });
+  control.agree(problems);
+  const auto hash = static_cast<std::int64_t>(mix64(run.plan->layout.hash() ^ run.plan->schedule.hash()) >> 1);
+  if (control.max(hash) != hash)
+    problems.add(Exit::internal, "the ranks planned different layouts or schedules: are they the same binary?");
+  problems.add(problems_with_memory(mpi, control, *run.plan, run.gpu));
+  control.agree(problems);
 }
 
 Deck checked_deck(const std::string& path, const std::vector<Override>& overrides) {
