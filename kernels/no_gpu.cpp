@@ -4,7 +4,7 @@
 #include "kernels/base/gpu_libraries.hpp"
 #include "kernels/convert/back.hpp"
 #include "kernels/embedding/back.hpp"
-#include "kernels/gemm/route.hpp"
+#include "kernels/gemm/native.hpp"
 #include "kernels/loss/back.hpp"
 #include "kernels/moe/back.hpp"
 #include "kernels/normalize/back.hpp"
@@ -42,8 +42,21 @@ bool position_gradient(Stream&, const Gradient&, const Tensor&) { return false; 
 
 namespace tessera::gemm {
 
-Route route_of(const Product&) { return Route::decoded; }
-bool native_pair(Form, FormatId, FormatId) { return false; }
+namespace {
+
+struct NoUnits final : NativeLibrary {
+  Standing standing(const Kind&) const override { return Standing::none; }
+  bool multiply(Stream&, const Product&, const Addresses&) override {
+    refuse("product of codes", "a host has no units that multiply codes");
+  }
+};
+
+}  // namespace
+
+NativeLibrary& own_library() {
+  static NoUnits none;
+  return none;
+}
 
 }  // namespace tessera::gemm
 

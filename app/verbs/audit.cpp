@@ -11,6 +11,7 @@
 #include "app/training/loop/training.hpp"
 #include "app/training/start/library_plans.hpp"
 #include "app/training/start/preparation.hpp"
+#include "app/training/start/settle_units.hpp"
 #include "app/verbs/verbs.hpp"
 #include "core/comm/make_on_all.hpp"
 #include "core/config/recipe_schedule.hpp"
@@ -211,6 +212,7 @@ int audit(const AuditOptions& options, Mpi& mpi, Control& control) {
   plan_audited(run, checkpoints, mpi, control);
   if (mpi.rank() == 0) warn(run, last, mpi.size());
   const Runtime runtime(static_cast<int>(config.run.threads.get()), run.gpu);
+  settle_units(run, mpi, control);
   Device device;
   use_library_plans(device, *run.plan, {last.folder()}, control);
   Mesh mesh = mpi.mesh(device, run.plan->ranks, patience, {.copy_engines = config.proof.copy_engines});

@@ -16,6 +16,7 @@
 #include "app/training/start/library_plans.hpp"
 #include "app/training/start/measured_text.hpp"
 #include "app/training/start/preparation.hpp"
+#include "app/training/start/settle_units.hpp"
 #include "app/verbs/verbs.hpp"
 #include "core/comm/make_on_all.hpp"
 #include "core/config/recipe_schedule.hpp"
@@ -97,10 +98,11 @@ std::string saved_recipe(const GivenWeights& given) {
 }
 
 /// Loads the weights, evaluates `batches` and prints the answer. Collective over the world.
-int evaluate_weights(const EvalOptions& options, const Prepared& run, const GivenWeights& given, Batches batches,
+int evaluate_weights(const EvalOptions& options, Prepared& run, const GivenWeights& given, Batches batches,
                      const Answer& answer, Mpi& mpi, Control& control) {
   const RunConfig& config = run.deck.config;
   const Runtime runtime(static_cast<int>(config.run.threads.get()), run.gpu);
+  settle_units(run, mpi, control);
   Device device;
   use_library_plans(device, *run.plan, saved(given), control);
   Mesh mesh = mpi.mesh(device, run.plan->ranks, config.comm.timeout(),

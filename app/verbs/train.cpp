@@ -17,6 +17,7 @@
 #include "app/training/start/library_plans.hpp"
 #include "app/training/start/prepared_run.hpp"
 #include "app/training/start/records.hpp"
+#include "app/training/start/settle_units.hpp"
 #include "app/training/tell/advice.hpp"
 #include "app/training/tell/report.hpp"
 #include "app/training/tell/summary.hpp"
@@ -195,11 +196,12 @@ SegmentEnd train_prepared(const TrainOptions& options, std::int64_t after, Stop&
 /// the world.
 SegmentEnd train_segment(const TrainOptions& options, const SegmentStart& start, std::optional<Runtime>& runtime,
                          Stop& stop, Mpi& mpi, Control& control) {
-  const PreparedRun run = prepare_run(options, mpi, control, start.segment);
+  PreparedRun run = prepare_run(options, mpi, control, start.segment);
   const RunConfig& config = run.deck.config;
   const std::chrono::seconds patience = config.comm.timeout();
   control.wait_at_most(patience);
   if (!runtime) runtime.emplace(static_cast<int>(config.run.threads.get()), run.gpu);
+  settle_units(run, mpi, control);
   if (mpi.rank() == 0 && start.after < 0) print_advice(run.deck);
   if (mpi.rank() == 0) describe(run);
   Device device;

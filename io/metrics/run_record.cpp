@@ -33,6 +33,16 @@ Json plans_of(const AgreedPlans& agreed) {
   return json;
 }
 
+/// The kinds of native products that the start has checked; a distance that is no number is null.
+Json units_of(const std::vector<RunRecord::Unit>& units) {
+  Json list = Json::array();
+  for (const RunRecord::Unit& unit : units) {
+    list.push_back({{"products", unit.products}, {"route", unit.route}, {"apart", unit.apart}});
+    if (!unit.fault.empty()) list.back()["fault"] = unit.fault;
+  }
+  return list;
+}
+
 Json changes_of(const std::vector<RecordedChange>& changes) {
   Json list = Json::array();
   for (const RecordedChange& change : changes)
@@ -49,7 +59,7 @@ bool allowed(std::string_view name) {
 Json start_of(const Json& record) {
   Json start = Json::object();
   for (const char* key : {"started", "restart", "step", "reached", "resumed_from", "changes", "command_line", "deck",
-                          "recipe", "software", "hosts", "ranks", "threads_per_rank"})
+                          "recipe", "units", "software", "hosts", "ranks", "threads_per_rank"})
     if (record.contains(key)) start[key] = record[key];
   return start;
 }
@@ -118,6 +128,7 @@ std::string to_json(const RunRecord& record, const std::string& earlier) {
       {"environment", record.environment},
   };
   if (!record.mixed_hosts.empty()) json["mixed_hosts"] = record.mixed_hosts;
+  if (!record.units.empty()) json["units"] = units_of(record.units);
   if (!record.library_plans.plans.choices.of.empty()) json["library_plans"] = plans_of(record.library_plans);
   json["starts"] = starts_in(earlier);
   json["starts"].push_back(start_of(json));

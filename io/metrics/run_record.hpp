@@ -48,6 +48,12 @@ struct RunRecord {
   std::string resumed_from;  ///< the checkpoint of that step; empty: none
   std::vector<RecordedChange> changes;
   AgreedPlans library_plans;
+  struct Unit {
+    std::string products, route;  ///< a kind of products of codes; "native" or "decoded"
+    double apart = 0;             ///< distance from decoded ones, in parts of what sums allow
+    std::string fault;            ///< empty: none
+  };
+  std::vector<Unit> units;  ///< of kinds that this start has checked against decoded products
   std::vector<std::string> mixed_hosts;  ///< in what the hosts differ, which proof.mixed_hosts allowed
 };
 

@@ -4,7 +4,7 @@
 # Environment:
 #   TESSERA_MODULES            modules to load first, e.g. "gcc/12 cuda/13 mpich/4.2 hdf5/1.14-mpi kokkos/4.7-cuda"
 #   TESSERA_SPACK              a Spack environment to activate instead (spack.yaml is beside this file)
-#   TESSERA_CUDA_ARCHITECTURE  default 90; Kokkos must have been built for the same
+#   TESSERA_CUDA_ARCHITECTURE  default 90, or a list such as "90;100a;103a;120a"; Kokkos must have been built for the first of them
 #   Kokkos_ROOT, NCCL_ROOT, CMAKE_PREFIX_PATH  needed if modules do not set them
 #   TESSERA_CPU                -march of the host code; default: that of the compiling machine
 set -euo pipefail

@@ -6,6 +6,7 @@
 #include "kernels/formats/registry.hpp"
 #include "kernels/gemm/back.hpp"
 #include "kernels/gemm/decoded.hpp"
+#include "kernels/gemm/native.hpp"
 #include "kernels/gemm/route.hpp"
 
 namespace tessera {
@@ -117,29 +118,11 @@ bool leaves_alpha(const std::optional<FormatId>& factor, gemm::Route route) {
   return route == gemm::Route::native ? format.tensor_amax : format.leaves_alpha;
 }
 
-// Multiplies by the back end; codes that no unit multiplies are decoded first. Returns false for a scaled product with
-// an activation: one product cannot have both.
-bool multiplied(Stream& stream, Product p, Addresses at) {
-  if (!p.a && !p.b) return gemm::multiply(stream, p, at);
-  const gemm::Route route = gemm::route_of(p);
-  p.scaled = leaves_alpha(p.a, route) || leaves_alpha(p.b, route);
-  if (stream.dry()) stream.library<gemm::Routes>().of.try_emplace(p, route);
-  if (p.scaled && p.epilogue != Epilogue::none && p.epilogue != Epilogue::bias && p.epilogue != Epilogue::rounded)
-    return false;
-  if (route == gemm::Route::native) {
-    require(!at.a.decoded() && !at.b.list[0].decoded(), "product of codes", "units that multiply codes take codes");
-    if (p.scaled) at.alpha = gemm::alphas_of(stream, p, at, route);
-    return gemm::multiply(stream, p, at);
-  }
-  const gemm::Decoded values(stream, p, at);
-  return gemm::multiply(stream, values.product(), values.places());
-}
-
 // Multiplies if the back end has the product's epilogue; returns false, with nothing done, otherwise.
 bool multiply(Stream& stream, const Product& p, const Addresses& at, const char* kernel) {
   check(p, at, kernel);
   if (p.m > 0 && (p.k > 0 || p.experts > 0)) {
-    if (!multiplied(stream, p, at)) return false;
+    if (!gemm::multiply_by(stream, gemm::route_of(p), p, at)) return false;
   } else if (p.form == Form::weight_gradient) {
     gemm::scale(stream, at.c.list[0]);
   }
@@ -245,6 +228,23 @@ void accumulate(Stream& stream, const Gradient& sum, const Tensor& contribution)
   dispatch_real(contribution.type, kernel, [&]<class T>() {
     add_scaled<Accumulator<T>>(stream, kernel, sum, contribution.elements(), Contribution<T>{view_of<T>(contribution)});
   });
+}
+
+bool gemm::multiply_by(Stream& stream, Route route, Product p, Addresses at) {
+  if (!p.a && !p.b) return multiply(stream, p, at);
+  p.scaled = leaves_alpha(p.a, route) || leaves_alpha(p.b, route);
+  if (stream.dry()) stream.library<Routes>().of.try_emplace(p, route);
+  if (p.scaled && p.epilogue != Epilogue::none && p.epilogue != Epilogue::bias && p.epilogue != Epilogue::rounded)
+    return false;
+  if (route == Route::native) {
+    require(!at.a.decoded() && !at.b.list[0].decoded(), "product of codes", "units that multiply codes take codes");
+    if (p.scaled) at.alpha = alphas_of(stream, p, at, route);
+    if (p.experts > 0) return native_library().multiply(stream, p, at);
+    const Tiled tiled(stream, p, at);
+    return native_library().multiply(stream, tiled.product(), tiled.places());
+  }
+  const Decoded values(stream, p, at);
+  return multiply(stream, values.product(), values.places());
 }
 
 void gemm::scale(Stream& stream, const Gradient& sum) {

@@ -15,21 +15,14 @@ namespace {
 LtPlaces places_of(const Product& product, const Addresses& at) {
   LtPlaces places{at.a.data.data, at.b.list[0].data.data, at.c.list[0].sum.data, at.bias.data, at.aux.data};
   if (product.a) {
-    places.scales_a = at.a.codes->scales.as<float>();  // none where a tensor's scale is the only one
-    places.scales_b = at.b.list[0].codes->scales.as<float>();
+    places.scales_a = at.a.codes->scales.data;  // none where a tensor's scale is the only one
+    places.scales_b = at.b.list[0].codes->scales.data;
   }
   if (!product.scaled) return places;
   require(product.beta == 0 || product.beta == 1, "scaled product", "beta is 0 or 1");
   places.alpha = at.alpha.as<float>();
   places.beta = places.alpha + (product.beta == 0 ? 1 : 2);
   return places;
-}
-
-/// The same product as codes are stored: the summed dimension is contiguous in both, so c = a b^T whatever the form.
-Product as_codes_lie(Product p) {
-  p.form = Form::forward;
-  p.lda = p.ldb = p.k;
-  return p;
 }
 
 bool run(Stream& stream, const Product& product, const Addresses& at) {

@@ -18,15 +18,18 @@ struct LtPlaces {
   void* aux = nullptr;
   const float* alpha = nullptr;  ///< scaled products: alpha and beta, both on the device
   const float* beta = nullptr;
-  const float* scales_a = nullptr;  ///< scales of factors that are codes
-  const float* scales_b = nullptr;
+  const void* scales_a = nullptr;  ///< scales of factors that are codes
+  const void* scales_b = nullptr;
 };
+
+/// A product of codes as they are stored. Where columnwise copies lie transposed, the summed dimension is contiguous in
+/// both factors, so c = a b^T whatever the form. Copies of MXFP8 lie like values.
+Product as_codes_lie(Product product);
 
 /// A stream's cuBLASLt: the library handle, and an algorithm for each product. It is the one that the stream's
 /// LibraryChoices name, else the candidate that measured.hpp names, else the library's first choice. That depends only
 /// on the product, the alignment of its places, the library's version and the GPU. No algorithm adds in an order that
-/// changes from run to run. A product of codes is described as codes are stored, a [m,k] and b [n,k], so always as
-/// Form::forward.
+/// changes from run to run. It takes products of codes by as_codes_lie().
 class LtPlans {
  public:
   LtPlans();

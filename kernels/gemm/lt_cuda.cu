@@ -10,68 +10,19 @@
 #include <map>
 #include <memory>
 #include <string_view>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
-#include "kernels/base/error.hpp"
-#include "kernels/formats/registry.hpp"
+#include "kernels/gemm/lt_description.cuh"
 #include "kernels/gemm/measured.hpp"
 
 namespace tessera::gemm {
 namespace {
 
+using lt::check;
+using Preference = lt::Handle<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy>;
+
 constexpr auto workspace_bytes = static_cast<std::size_t>(LtPlans::workspace_bytes);
-
-void check(cublasStatus_t status, const char* call) {
-  if (status != CUBLAS_STATUS_SUCCESS) refuse(call, cublasLtGetStatusString(status));
-}
-
-cudaDataType_t cuda_type(DType type) {
-  return type == DType::f64 ? CUDA_R_64F : type == DType::f32 ? CUDA_R_32F : CUDA_R_16BF;
-}
-
-cudaDataType_t cuda_type(DType type, const std::optional<FormatId>& codes) {
-  if (!codes) return cuda_type(type);
-  return visit_format(*codes, []<class F>() {
-    return std::is_same_v<typename F::Element, formats::E5M2> ? CUDA_R_8F_E5M2 : CUDA_R_8F_E4M3;
-  });
-}
-
-/// How cuBLASLt finds the scale of an element of `format`. A tensor's scale is a part of alpha.
-cublasLtMatmulMatrixScale_t scaling_of(FormatId format) {
-  if (format == formats::id_of<formats::Fp8Block>) return CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F;
-  if (format == formats::id_of<formats::Fp8BlockOneD>) return CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
-  const FormatTraits traits = traits_of(format);
-  require(!traits.scaled && traits.tensor_amax, "cuBLASLt", "multiplies codes of FP8 alone");
-  return CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F;
-}
-
-cublasLtEpilogue_t code_of(Epilogue epilogue) {
-  constexpr cublasLtEpilogue_t codes[] = {CUBLASLT_EPILOGUE_DEFAULT, CUBLASLT_EPILOGUE_BIAS, CUBLASLT_EPILOGUE_GELU_AUX,
-                                          CUBLASLT_EPILOGUE_GELU_AUX_BIAS, CUBLASLT_EPILOGUE_DGELU};
-  return codes[static_cast<int>(epilogue)];
-}
-
-template <class Handle, cublasStatus_t (*destroy)(Handle)>
-struct Destroy {
-  using pointer = Handle;
-  void operator()(Handle handle) const { destroy(handle); }
-};
-using Matrix = std::unique_ptr<cublasLtMatrixLayout_t, Destroy<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>>;
-using Description = std::unique_ptr<cublasLtMatmulDesc_t, Destroy<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy>>;
-using Preference =
-    std::unique_ptr<cublasLtMatmulPreference_t, Destroy<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy>>;
-
-// cuBLASLt's matrices are column-major; a row-major matrix is described as its transpose.
-Matrix matrix(cudaDataType_t type, std::int64_t rows, std::int64_t columns, Stored stored, std::int64_t distance) {
-  if (stored == Stored::transposed) std::swap(rows, columns);
-  cublasLtMatrixLayout_t made = nullptr;
-  check(cublasLtMatrixLayoutCreate(&made, type, static_cast<std::uint64_t>(columns),
-                                   static_cast<std::uint64_t>(rows), distance),
-        "cublasLtMatrixLayoutCreate");
-  return Matrix(made);
-}
 
 /// Alignments of a, b, c and aux: the powers of two, at most 256, that divide their addresses.
 using Alignments = std::array<std::uint32_t, 4>;
@@ -127,42 +78,11 @@ bool measured_here() {
   return here;
 }
 
-/// An address named for scales: cuBLASLt offers algorithms only for descriptions that name scales, but reads them
-/// only when the product runs.
-const float* const somewhere = reinterpret_cast<const float*>(std::uintptr_t{256});
-
 /// One product as cuBLASLt wants it described, and its algorithm: `preferred` if the library accepts that.
 class Plan {
  public:
   Plan(cublasLtHandle_t handle, const Product& p, const Alignments& alignments, const Words& preferred)
-      : a_(matrix(cuda_type(p.type, p.a), p.m, p.k, p.stored_a(), p.lda)),
-        b_(matrix(cuda_type(p.type, p.b), p.k, p.n, p.stored_b(), p.ldb)),
-        c_(matrix(cuda_type(p.sum), p.m, p.n, Stored::plain, p.ldc)),
-        wide_(p.type == DType::f64),
-        beta_(p.beta) {
-    cublasLtMatmulDesc_t made = nullptr;
-    check(cublasLtMatmulDescCreate(&made, wide_ ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F,
-                                   wide_ ? CUDA_R_64F : CUDA_R_32F),
-          "cublasLtMatmulDescCreate");
-    description_.reset(made);
-    // c^T = b^T a^T
-    describe(CUBLASLT_MATMUL_DESC_TRANSA, p.stored_b() == Stored::plain ? CUBLAS_OP_N : CUBLAS_OP_T);
-    describe(CUBLASLT_MATMUL_DESC_TRANSB, p.stored_a() == Stored::plain ? CUBLAS_OP_N : CUBLAS_OP_T);
-    describe(CUBLASLT_MATMUL_DESC_EPILOGUE, code_of(p.epilogue));
-    if (p.scaled) describe(CUBLASLT_MATMUL_DESC_POINTER_MODE, std::int32_t{CUBLASLT_POINTER_MODE_DEVICE});
-    scaled_ = p.scaled;
-    biased_ = p.biased();
-    auxiliary_ = p.epilogue == Epilogue::gelu || p.epilogue == Epilogue::bias_gelu || p.epilogue == Epilogue::dgelu;
-    if (biased_) describe(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, cuda_type(p.type));
-    if (auxiliary_) describe(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, p.n);
-    // Never fast accumulation, whose sums of 16384 terms are off by a tenth; the rest of Tessera relies on it.
-    describe(CUBLASLT_MATMUL_DESC_FAST_ACCUM, std::int8_t{0});
-    coded_ = p.a && traits_of(*p.a).scaled;
-    if (coded_) {
-      describe(CUBLASLT_MATMUL_DESC_A_SCALE_MODE, scaling_of(*p.b));
-      describe(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, scaling_of(*p.a));
-      describe_scales(somewhere, somewhere);
-    }
+      : of_(p), wide_(p.type == DType::f64), scaled_(p.scaled), beta_(p.beta) {
     exists_ = accept(handle, preferred) || choose(handle, p, alignments);
   }
 
@@ -173,42 +93,30 @@ class Plan {
   }
 
   void run(cublasLtHandle_t handle, void* workspace, cudaStream_t stream, const LtPlaces& at) {
-    if (biased_) describe(CUBLASLT_MATMUL_DESC_BIAS_POINTER, at.bias);
-    if (auxiliary_) describe(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, at.aux);
-    if (coded_) describe_scales(at.scales_a, at.scales_b);
+    of_.place(at);
     const double one64 = 1, beta64 = beta_;
     const float one32 = 1;
     const void* const alpha = scaled_ ? at.alpha : wide_ ? static_cast<const void*>(&one64) : &one32;
     const void* const beta = scaled_ ? at.beta : wide_ ? static_cast<const void*>(&beta64) : &beta_;
-    check(cublasLtMatmul(handle, description_.get(), alpha, at.b, b_.get(), at.a, a_.get(), beta, at.c, c_.get(), at.c,
-                         c_.get(), &algorithm_, workspace, workspace_bytes, stream),
+    check(cublasLtMatmul(handle, of_.product(), alpha, at.b, of_.b(), at.a, of_.a(), beta, at.c, of_.c(), at.c, of_.c(),
+                         &algorithm_, workspace, workspace_bytes, stream),
           "cublasLtMatmul");
   }
 
  private:
-  template <class T>
-  void describe(cublasLtMatmulDescAttributes_t attribute, const T& value) {
-    check(cublasLtMatmulDescSetAttribute(description_.get(), attribute, &value, sizeof value),
-          "cublasLtMatmulDescSetAttribute");
-  }
   template <class T>
   static void prefer(const Preference& preference, cublasLtMatmulPreferenceAttributes_t attribute, const T& value) {
     check(cublasLtMatmulPreferenceSetAttribute(preference.get(), attribute, &value, sizeof value),
           "cublasLtMatmulPreferenceSetAttribute");
   }
 
-  void describe_scales(const float* of_a, const float* of_b) {
-    describe(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, of_b);
-    describe(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, of_a);
-  }
-
   bool accept(cublasLtHandle_t handle, const Words& preferred) {
     if (preferred.size() != std::size(algorithm_.data)) return false;
     std::copy(preferred.begin(), preferred.end(), algorithm_.data);
     cublasLtMatmulHeuristicResult_t checked{};
-    return cublasLtMatmulAlgoCheck(handle, description_.get(), b_.get(), a_.get(), c_.get(), c_.get(), &algorithm_,
-                                   &checked) == CUBLAS_STATUS_SUCCESS &&
-           checked.workspaceSize <= workspace_bytes;
+    const cublasStatus_t status = cublasLtMatmulAlgoCheck(handle, of_.product(), of_.b(), of_.a(), of_.c(), of_.c(),
+                                                          &algorithm_, &checked);
+    return status == CUBLAS_STATUS_SUCCESS && checked.workspaceSize <= workspace_bytes;
   }
 
   /// Takes the candidate of measured.hpp, the last one where the library offers fewer; else the first.
@@ -237,8 +145,8 @@ class Plan {
     cublasLtMatmulHeuristicResult_t results[LtPlans::most_candidates];
     int found = 0;
     const cublasStatus_t status =
-        cublasLtMatmulAlgoGetHeuristic(handle, description_.get(), b_.get(), a_.get(), c_.get(), c_.get(),
-                                       preference.get(), std::min(most, LtPlans::most_candidates), results, &found);
+        cublasLtMatmulAlgoGetHeuristic(handle, of_.product(), of_.b(), of_.a(), of_.c(), of_.c(), preference.get(),
+                                       std::min(most, LtPlans::most_candidates), results, &found);
     std::vector<Words> algorithms;
     for (int i = 0; status == CUBLAS_STATUS_SUCCESS && i < found; ++i)
       if (results[i].state == CUBLAS_STATUS_SUCCESS)
@@ -247,9 +155,8 @@ class Plan {
   }
 
  private:
-  Matrix a_, b_, c_;
-  Description description_;
-  bool wide_, scaled_ = false, biased_ = false, auxiliary_ = false, coded_ = false, exists_ = false;
+  LtDescription of_;
+  bool wide_, scaled_, exists_ = false;
   float beta_;
   cublasLtMatmulAlgo_t algorithm_{};
 };

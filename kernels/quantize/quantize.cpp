@@ -211,10 +211,23 @@ void build_columnwise(Stream& stream, const QuantizeTable& table) {
   quantizer::derive_columnwise(stream, table.format(), table.view());
 }
 
-void swizzle_scales(Stream& stream, const QuantizeTable& table) {
-  require(visit_format(table.format(), [&]<class F>() { return formats::swizzles<F>(); }), "swizzle_scales",
+namespace {
+
+void require_swizzled(FormatId format) {
+  require(visit_format(format, []<class F>() { return formats::swizzles<F>(); }), "swizzle_scales",
           "no block-scaled GEMM takes this format");
+}
+
+}  // namespace
+
+void swizzle_scales(Stream& stream, const QuantizeTable& table) {
+  require_swizzled(table.format());
   quantizer::swizzle(stream, table.format(), table.view());
+}
+
+void swizzle_one(Stream& stream, FormatId format, const QuantizedMatrix& matrix) {
+  require_swizzled(format);
+  quantizer::swizzle(stream, format, quantizer::view_of_one(stream, format, matrix));
 }
 
 }  // namespace tessera

@@ -106,7 +106,9 @@ void partial_cast(Stream& stream, const QuantizeTable& table, const Tensor& amax
 /// Step 3, from the gathered rowwise copy: columnwise data and scales. With `block_scales`, also the rowwise scales.
 void build_columnwise(Stream& stream, const QuantizeTable& table);
 
-/// Writes Copy::swizzled from Copy::scales, for each copy that has both.
+/// Writes Copy::swizzled from Copy::scales, for each copy that has both. swizzle_one(): of one whole matrix, whose
+/// description is passed with the launch; its values are not read.
 void swizzle_scales(Stream& stream, const QuantizeTable& table);
+void swizzle_one(Stream& stream, FormatId format, const QuantizedMatrix& matrix);
 
 }  // namespace tessera

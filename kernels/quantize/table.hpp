@@ -22,7 +22,7 @@ struct Copy {
   Tensor data;      ///< formats::data_shape, members at `member_stride`; u8, bf16 for the format bf16
   Tensor scales;    ///< formats::scale_shape times members; u8 or f32
   Tensor amax;      ///< f32, one per member; formats with a tensor scale
-  Tensor swizzled;  ///< bytes of `scales` in the order of block-scaled GEMMs; written by swizzle_scales alone
+  Tensor swizzled;  ///< bytes of `scales` in the order of block-scaled GEMMs; written by swizzle_scales
 };
 
 /// Random numbers of stochastic rounding: element (r, c) of a member takes byte number row(r) * columns + c of the

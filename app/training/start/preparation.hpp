@@ -9,6 +9,7 @@
 #include "core/comm/mpi.hpp"
 #include "core/data/windows.hpp"
 #include "core/plan/plan.hpp"
+#include "core/step/self_check.hpp"
 #include "io/data/corpus.hpp"
 #include "io/deck/deck.hpp"
 #include "io/text/tokenizer.hpp"
@@ -51,6 +52,7 @@ struct Prepared {
   std::vector<std::string> told;     ///< of what the run begins from, a line each
   std::int64_t most_evaluated = 0;   ///< windows that an evaluation takes at most, on any number of ranks
   std::vector<std::string> mixed;  ///< in what the ranks' hosts differ, if proof.mixed_hosts allows it, a line each
+  CheckedKinds units = {};  ///< kinds of native products that this start has checked (settle_units())
   std::string trained_copy;  ///< says which evaluation file is, or equals, which training file; empty if none does
 };
 
@@ -58,7 +60,7 @@ struct Prepared {
 /// can find; memory is checked for one rank alone on this machine. Writes no files. Local.
 Prepared examine(const std::string& deck, const std::vector<Override>& overrides, int ranks);
 
-/// Plans another segment of the run. Collective over the world.
+/// Plans another segment of the run, or the same one anew. Collective over the world.
 void plan_segment(Prepared& run, std::size_t segment, const Mpi& mpi, Control& control);
 
 /// Cuts the corpora anew, by what the deck says now. Adds problems like prepare(). Local.

@@ -101,6 +101,9 @@ std::unique_ptr<RunLog> open_records(const PreparedRun& run, const RunRequest& r
   std::unique_ptr<RunLog> log;
   RunRecord record = record_of(run, request);
   record.library_plans = plans;
+  for (const auto& [kind, checked] : run.units)
+    record.units.push_back(
+        {text_of(kind), checked.fault.empty() ? "native" : "decoded", checked.apart, checked.fault});
   record.mixed_hosts = run.mixed;
   record.ranks = places(run, mpi, control);
   record.step = beginning.step;
