@@ -33,14 +33,14 @@ void add(CheckedKinds& all, const std::string& text) {
   }
 }
 
-/// Says what was found; rank 0.
+/// Says what was found, on stderr, since the answers of eval stand alone; rank 0.
 void tell(const CheckedKinds& kinds) {
   std::vector<std::string> right, wrong;
   for (const auto& [kind, checked] : kinds)
     if (checked.fault.empty()) right.push_back(text_of(kind));
     else wrong.push_back(fmt::format("{} ({})", text_of(kind), checked.fault));
   if (!right.empty())
-    fmt::print("units:    checked, and right, for products of codes: {}\n", fmt::join(right, ", "));
+    fmt::print(stderr, "units:    checked, and right, for products of codes: {}\n", fmt::join(right, ", "));
   if (!wrong.empty())
     fmt::print(stderr,
                "WARNING: products that this machine's units compute wrongly are decoded to bf16 first, slower and "
