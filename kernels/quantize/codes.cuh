@@ -116,6 +116,16 @@ __device__ Run<Element> encode_row(const X& x, int r, float multiplier) {
   }
 }
 
+/// The same for values that may hold NaN: holds_nan() says whether the thread's do.
+template <class Element, class X>
+__device__ Run<Element> encode_row(const X& x, int r, float multiplier, bool nan) {
+  if (!nan) return encode_row<Element>(x, r, multiplier);
+  float v[run];
+#pragma unroll
+  for (int c = 0; c < run; ++c) v[c] = x.value(r, c) * multiplier;
+  return encode_run(Element(), v);
+}
+
 /// Stochastic rounding of two values' magnitudes to E2M1, as formats::e2m1_stochastic() does, in bits 9 and up
 /// of a word's halves; what stands below means nothing. The random bytes are the halves' low bytes.
 ///

@@ -280,6 +280,12 @@ __device__ inline bool not_finite(const Pairs& x) {
   return ((largest_or_nan(x) + 0x00800080u) & 0x80008000u) != 0;
 }
 
+/// Whether one of the thread's values is NaN.
+__device__ inline bool holds_nan(const Pairs& x) {
+  const std::uint32_t most = largest_or_nan(x);
+  return larger(most << 16, most & 0xFFFF0000u) > 0x7F800000u;
+}
+
 /// Replaces NaN by infinity, which has the same code in formats without NaN and infinity. Returns the largest magnitude
 /// before.
 __device__ inline std::uint32_t largest_without_nan(Pairs& x) {

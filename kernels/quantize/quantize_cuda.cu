@@ -201,6 +201,8 @@ __device__ void quantize_in_place(const Held<typename M::Source>& x, const Descr
   }
   std::byte *rows = row_of<F>(d, p, Side::rowwise, seat), *columns = row_of<F>(d, p, Side::columnwise, seat);
   const bool rowwise = d.side[0].data != nullptr, columnwise = d.side[1].data != nullptr;
+  bool nan = false;
+  if constexpr (std::is_same_v<Element, formats::E2M1> && Held<typename M::Source>::narrow) nan = holds_nan(x);
   const std::int64_t step = formats::data_bytes<F>(d.matrix.columns);
 #pragma unroll
   for (int r = 0; r < height; r += 2) {
@@ -210,7 +212,8 @@ __device__ void quantize_in_place(const Held<typename M::Source>& x, const Descr
     for (int k = 0; k < 2; ++k, rows += step, columns += step) {
       const auto encoding = F::encoding(largest_of(of_row[k]), tensor[0]);
       if (seat.column % length == 0) shared.rowwise.at(seat.row + r + k, seat.column / length) = encoding.scale;
-      if (rowwise) store_row<Element>(rows, encode_row<Element>(x, r + k, encoding.multiplier), seat, r + k, extent);
+      if (rowwise)
+        store_row<Element>(rows, encode_row<Element>(x, r + k, encoding.multiplier, nan), seat, r + k, extent);
       if (columnwise) store_row<Element>(columns, encode_row<Element>(x, r + k, multiplier), seat, r + k, extent);
     }
   }
