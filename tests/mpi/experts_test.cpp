@@ -74,7 +74,7 @@ Outcome outcome_of(RunConfig config, bool weights = true, int delay_us = 300) {
   {
     Trial run(config, delay_us);
     outcome.rows = run.train();
-    EXPECT_EQ(run.training().late_allocations(), 0);
+    EXPECT_EQ(run.late_allocations(), 0);
     for (std::size_t c = 0; c < run.plan().memory.size(); ++c)
       EXPECT_EQ(run.device().memory()[c], run.plan().memory[c]) << name_of(static_cast<Category>(c));
   }

@@ -52,7 +52,7 @@ TEST(FullSharding, TakesTheMemoryThatWasPlanned) {
   for (const RunConfig& config : some_ways()) {
     Trial run(config, 0);
     run.train();
-    EXPECT_EQ(run.training().late_allocations(), 0);
+    EXPECT_EQ(run.late_allocations(), 0);
     for (std::size_t c = 0; c < run.plan().memory.size(); ++c)
       EXPECT_EQ(run.device().memory()[c], run.plan().memory[c])
           << name_of(config.precision.recipe) << ": " << name_of(static_cast<Category>(c));

@@ -112,7 +112,7 @@ TEST(Muon, HoldsTheMemoryThatWasPlanned) {
   for (const RunConfig& config : {muon(dense(Compute::bf16)), muon(dense(Compute::fp32)), other_options()}) {
     Trial run(config, 0);
     run.train();
-    EXPECT_EQ(run.training().late_allocations(), 0);
+    EXPECT_EQ(run.late_allocations(), 0);
     for (std::size_t c = 0; c < run.plan().memory.size(); ++c)
       EXPECT_EQ(run.device().memory()[c], run.plan().memory[c]) << name_of(static_cast<Category>(c));
   }
@@ -208,7 +208,7 @@ TEST(Muon, LearnsATextOfFiveWords) {
   const std::vector<MetricsRow> rows = run.train();
   ASSERT_EQ(rows.size(), 60u);
   EXPECT_LT(*rows.back().eval_loss, 1.2);
-  EXPECT_EQ(run.training().late_allocations(), 0);
+  EXPECT_EQ(run.late_allocations(), 0);
 }
 
 TEST(ProblemsWithMuon, NameWhatIsNoMatrix) {

@@ -53,7 +53,7 @@ TEST(ShardingGroups, OfAnySizeGiveTheSameBitsUnderDelays) {
         ASSERT_EQ(rows[i].loss, expected[i].loss) << ranks << " ranks in a group, step " << i + 1;
         ASSERT_EQ(rows[i].grad_norm, expected[i].grad_norm) << ranks << " ranks in a group, step " << i + 1;
       }
-      EXPECT_EQ(run.training().late_allocations(), 0);
+      EXPECT_EQ(run.late_allocations(), 0);
       for (std::size_t c = 0; c < run.plan().memory.size(); ++c)
         EXPECT_EQ(run.device().memory()[c], run.plan().memory[c]) << name_of(static_cast<Category>(c));
     }

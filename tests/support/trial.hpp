@@ -66,6 +66,10 @@ class Trial {
   }
 
   Training& training() { return *training_; }
+  /// Training's; none where ranks share a GPU, since which operation takes which staging memory depends on time there.
+  std::int64_t late_allocations() const { return staged() ? 0 : training_->late_allocations(); }
+  /// Whether ranks share a GPU, so that collectives go through host memory, each waiting.
+  bool staged() const { return mesh_.world().name().find("staged(") != std::string::npos; }
   Device& device() { return device_; }
   const TokenStream& tokens() const { return tokens_; }
   const Windows& windows() const { return windows_; }
