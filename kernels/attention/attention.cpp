@@ -5,7 +5,8 @@
 namespace tessera {
 namespace {
 
-void check(const AttentionShape& shape, const Tensor& qkv, const Tensor& out, const Tensor& lse, const char* kernel) {
+void check(const AttentionShape& shape, const AttentionOperands& pass, const char* kernel) {
+  const auto& [out, lse, qkv, positions] = pass;
   require(shape.sequences >= 0 && shape.length > 0 && shape.head_dim > 0, kernel, "needs a length and a head_dim");
   require(shape.kv_heads > 0 && shape.heads % shape.kv_heads == 0, kernel, "kv_heads must divide heads");
   const DType type = qkv.type;
@@ -16,11 +17,7 @@ void check(const AttentionShape& shape, const Tensor& qkv, const Tensor& out, co
   require(out.elements() == tokens * shape.heads * shape.head_dim, kernel, "out is [tokens, H D]");
   require(lse.type == (type == DType::f64 ? DType::f64 : DType::f32), kernel, "lse is fp32 (fp64 for fp64)");
   require(lse.elements() == tokens * shape.heads, kernel, "lse is [sequences, H, T]");
-}
-
-void check_positions(const AttentionShape& shape, const Tensor& positions, const char* kernel) {
-  if (!positions) return;
-  require(positions.type == DType::i32 && positions.elements() == shape.sequences * shape.length, kernel,
+  require(!positions || (positions.type == DType::i32 && positions.elements() == tokens), kernel,
           "positions are i32 [tokens]");
 }
 
@@ -32,28 +29,24 @@ double flops(const AttentionShape& shape, int products) {
 
 }  // namespace
 
-void attention_forward(Stream& stream, Arena& arena, const AttentionShape& shape, const Tensor& out, const Tensor& lse,
-                       const Tensor& qkv, const Tensor& positions) {
-  check(shape, qkv, out, lse, "attention_forward");
-  check_positions(shape, positions, "attention_forward");
+void attention_forward(Stream& stream, Arena& arena, const AttentionShape& shape, const AttentionOperands& pass) {
+  check(shape, pass, "attention_forward");
   stream.count_launch();
   stream.count_flops(flops(shape, 2));
   if (shape.sequences == 0) return;
-  attention::forward(stream, arena, shape, out, lse, qkv, positions);
+  attention::forward(stream, arena, shape, pass);
 }
 
-void attention_backward(Stream& stream, Arena& arena, const AttentionShape& shape, const Tensor& dqkv,
-                        const Tensor& dout, const Tensor& qkv, const Tensor& out, const Tensor& lse,
-                        const Tensor& positions) {
+void attention_backward(Stream& stream, Arena& arena, const AttentionShape& shape, const AttentionOperands& pass,
+                        const Tensor& dqkv, const Tensor& dout) {
   constexpr const char* kernel = "attention_backward";
-  check(shape, qkv, out, lse, kernel);
-  check(shape, dqkv, dout, lse, kernel);
-  check_positions(shape, positions, kernel);
-  require(dqkv.type == qkv.type, kernel, "operands must be of one type");
+  check(shape, pass, kernel);
+  check(shape, {dout, pass.lse, dqkv, pass.positions}, kernel);
+  require(dqkv.type == pass.qkv.type, kernel, "operands must be of one type");
   stream.count_launch();
   stream.count_flops(flops(shape, 5));
   if (shape.sequences == 0) return;
-  attention::backward(stream, arena, shape, dqkv, dout, qkv, out, lse, positions);
+  attention::backward(stream, arena, shape, pass, dqkv, dout);
 }
 
 }  // namespace tessera

@@ -10,19 +10,23 @@ struct AttentionShape {
   std::int64_t columns() const { return (heads + 2 * kv_heads) * head_dim; }
 };
 
-/// out [tokens, H D] = softmax(q k^T / sqrt(D), causal) v; lse [sequences, H, T] (fp32, fp64 for fp64) is the
-/// logarithm of each row's sum, which backward needs. Scores and their softmax are in fp32 (fp64). Orders on `stream`.
-/// Temporaries come from `arena`.temp().
-///
-/// `positions` i32 [tokens] keep documents apart: a token's place in the part of its document that lies in its
-/// sequence, counted from 0. A token sees those of its own document alone. Empty: a sequence is one document.
-void attention_forward(Stream& stream, Arena& arena, const AttentionShape& shape, const Tensor& out, const Tensor& lse,
-                       const Tensor& qkv, const Tensor& positions = {});
+/// Input and results of attention_forward(), all of which attention_backward() reads.
+struct AttentionOperands {
+  Tensor out;  ///< [tokens, H D]
+  Tensor lse;  ///< [sequences, H, T] fp32 (fp64 for fp64): the logarithm of each row's sum
+  Tensor qkv;  ///< [tokens, (H + 2 G) D]
+  /// i32 [tokens], keep documents apart: a token's position in the part of its document that lies in its sequence,
+  /// counted from 0. A token sees those of its own document alone. Empty: a sequence is one document.
+  Tensor positions = {};
+};
 
-/// Computes dqkv from dout, with qkv, out, lse and positions of forward. Writes every element of dqkv.
-void attention_backward(Stream& stream, Arena& arena, const AttentionShape& shape, const Tensor& dqkv,
-                        const Tensor& dout, const Tensor& qkv, const Tensor& out, const Tensor& lse,
-                        const Tensor& positions = {});
+/// out = softmax(q k^T / sqrt(D), causal) v. Scores and their softmax are in fp32 (fp64). Orders on `stream`.
+/// Temporaries come from `arena`.temp().
+void attention_forward(Stream& stream, Arena& arena, const AttentionShape& shape, const AttentionOperands& pass);
+
+/// Computes dqkv from dout, after the forward pass. Writes every element of dqkv.
+void attention_backward(Stream& stream, Arena& arena, const AttentionShape& shape, const AttentionOperands& pass,
+                        const Tensor& dqkv, const Tensor& dout);
 
 /// The widest head in fp32 or bf16 that attention_backward() takes on this back end.
 std::int64_t most_head_dim();

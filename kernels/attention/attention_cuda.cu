@@ -336,11 +336,10 @@ dim3 grid_of(const AttentionShape& s, std::int64_t heads, int m) {
 }
 
 template <class T>
-void forward_as(Stream& stream, const AttentionShape& s, const Tensor& out, const Tensor& lse, const Tensor& qkv,
-                const Tensor& positions) {
+void forward_as(Stream& stream, const AttentionShape& s, const AttentionOperands& pass) {
   with_tiles<T>(4, 1, s.head_dim, [&]<int M>() {
     start(stream, forward_kernel<T, M>, grid_of(s, s.heads, M), bytes_of<T>(M, 4, 1, s.head_dim),
-          operands_of<const T>(s, qkv, positions), out.as<T>(), lse.as<Accumulator<T>>());
+          operands_of<const T>(s, pass.qkv, pass.positions), pass.out.as<T>(), pass.lse.as<Accumulator<T>>());
   });
 }
 
@@ -361,12 +360,12 @@ void products(Stream& stream, const AttentionShape& s, Accumulator<T>* delta, co
 }
 
 template <class T>
-void backward_as(Stream& stream, const AttentionShape& s, const Tensor& dqkv, const Tensor& dout, const Tensor& qkv,
-                 const Tensor& lse, const Tensor& out, Accumulator<T>* delta, const Tensor& positions) {
-  products<T>(stream, s, delta, dout, out);
-  const auto in = operands_of<const T>(s, qkv, positions);
-  const auto gradient = operands_of<T>(s, dqkv, positions);
-  const Upward<T> up{dout.as<T>(), lse.as<Accumulator<T>>(), delta};
+void backward_as(Stream& stream, const AttentionShape& s, const AttentionOperands& pass, const Tensor& dqkv,
+                 const Tensor& dout, Accumulator<T>* delta) {
+  products<T>(stream, s, delta, dout, pass.out);
+  const auto in = operands_of<const T>(s, pass.qkv, pass.positions);
+  const auto gradient = operands_of<T>(s, dqkv, pass.positions);
+  const Upward<T> up{dout.as<T>(), pass.lse.as<Accumulator<T>>(), delta};
   with_tiles<T>(5, 2, s.head_dim, [&]<int M>() {
     start(stream, dq_kernel<T, M>, grid_of(s, s.heads, M), bytes_of<T>(M, 5, 2, s.head_dim), in, up, gradient);
   });
@@ -388,29 +387,27 @@ constexpr std::array<Route, 0> routes;
 
 }  // namespace
 
-void forward(Stream& stream, Arena&, const AttentionShape& shape, const Tensor& out, const Tensor& lse,
-             const Tensor& qkv, const Tensor& positions) {
-  if (!positions) {  // of which neither kernels for tensor cores nor cuDNN know
+void forward(Stream& stream, Arena&, const AttentionShape& shape, const AttentionOperands& pass) {
+  if (!pass.positions) {  // of which neither kernels for tensor cores nor cuDNN know
     for (const Route& route : routes)
-      if (route.forward(stream, shape, out, lse, qkv)) return;
-    if (library_forward(stream, shape, out, lse, qkv)) return;
+      if (route.forward(stream, shape, pass)) return;
+    if (library_forward(stream, shape, pass)) return;
   }
   if (stream.dry()) return;
-  dispatch_real(qkv.type, "attention_forward",
-                [&]<class T>() { forward_as<T>(stream, shape, out, lse, qkv, positions); });
+  dispatch_real(pass.qkv.type, "attention_forward", [&]<class T>() { forward_as<T>(stream, shape, pass); });
 }
 
-void backward(Stream& stream, Arena& arena, const AttentionShape& shape, const Tensor& dqkv, const Tensor& dout,
-              const Tensor& qkv, const Tensor& out, const Tensor& lse, const Tensor& positions) {
-  if (!positions)
+void backward(Stream& stream, Arena& arena, const AttentionShape& shape, const AttentionOperands& pass,
+              const Tensor& dqkv, const Tensor& dout) {
+  if (!pass.positions)
     for (const Route& route : routes)
-      if (route.backward(stream, arena, shape, dqkv, dout, qkv, out, lse)) return;
+      if (route.backward(stream, arena, shape, pass, dqkv, dout)) return;
   const Arena::Frame frame(arena);
-  const Tensor delta = arena.temp(lse.type, lse.shape);
-  if (!positions && library_backward(stream, shape, dqkv, dout, qkv, out, lse)) return;
+  const Tensor delta = arena.temp(pass.lse.type, pass.lse.shape);
+  if (!pass.positions && library_backward(stream, shape, pass, dqkv, dout)) return;
   if (stream.dry()) return;
-  dispatch_real(qkv.type, "attention_backward", [&]<class T>() {
-    backward_as<T>(stream, shape, dqkv, dout, qkv, lse, out, delta.as<Accumulator<T>>(), positions);
+  dispatch_real(pass.qkv.type, "attention_backward", [&]<class T>() {
+    backward_as<T>(stream, shape, pass, dqkv, dout, delta.as<Accumulator<T>>());
   });
 }
 

@@ -339,10 +339,9 @@ double operations_of_product(const Places& at) {
 }
 
 template <class T>
-void forward_as(Stream& stream, Arena& arena, const AttentionShape& shape, const Tensor& out, const Tensor& lse,
-                const Tensor& qkv, const Tensor& positions) {
+void forward_as(Stream& stream, Arena& arena, const AttentionShape& shape, const AttentionOperands& pass) {
   using A = Accumulator<T>;
-  const Places at(shape, positions);
+  const Places at(shape, pass.positions);
   const std::int64_t tasks = shape.sequences * at.heads, distance = padded(at.length);
   const int lanes = lanes_of(tasks);
   const Tensor scores = arena.temp(dtype_of<A>, {lanes, block_rows, distance});
@@ -350,7 +349,8 @@ void forward_as(Stream& stream, Arena& arena, const AttentionShape& shape, const
   const Tensor sums = arena.temp(dtype_of<A>, {lanes, block_rows, at.dim});
 
   const Products<T> products(stream.library<Plans>(), at, distance, lanes);
-  const Forward<T> head{at, qkv.as<T>(), out.as<T>(), lse.as<A>(), scores, weights, sums, &products};
+  const Forward<T> head{at,     pass.qkv.as<T>(), pass.out.as<T>(), pass.lse.as<A>(), scores,
+                        weights, sums,           &products};
   for (std::int64_t b = 0; b < blocks_of(at); ++b) {
     each_kind_of_strip(at, block_at(at, b), [&](const Block& block, const Strip& strip) {
       products.scores(block, strip, at.columns);
@@ -376,9 +376,10 @@ void plan_backward(const Products<T>& products, const Places& at) {
 }
 
 template <class T>
-void backward_as(Stream& stream, Arena& arena, const AttentionShape& shape, const Tensor& dqkv, const Tensor& dout,
-                 const Tensor& qkv, const Tensor& out, const Tensor& lse, const Tensor& positions) {
+void backward_as(Stream& stream, Arena& arena, const AttentionShape& shape, const AttentionOperands& pass,
+                 const Tensor& dqkv, const Tensor& dout) {
   using A = Accumulator<T>;
+  const auto& [out, lse, qkv, positions] = pass;
   const Places at(shape, positions);
   const std::int64_t tasks = shape.sequences * at.groups, distance = padded(std::min(at.length, strip_keys));
   const int lanes = lanes_of(tasks);
@@ -408,18 +409,16 @@ void backward_as(Stream& stream, Arena& arena, const AttentionShape& shape, cons
 
 }  // namespace
 
-void forward(Stream& stream, Arena& arena, const AttentionShape& shape, const Tensor& out, const Tensor& lse,
-             const Tensor& qkv, const Tensor& positions) {
+void forward(Stream& stream, Arena& arena, const AttentionShape& shape, const AttentionOperands& pass) {
   const Arena::Frame frame(arena);
-  dispatch_real(qkv.type, "attention_forward",
-                [&]<class T>() { forward_as<T>(stream, arena, shape, out, lse, qkv, positions); });
+  dispatch_real(pass.qkv.type, "attention_forward", [&]<class T>() { forward_as<T>(stream, arena, shape, pass); });
 }
 
-void backward(Stream& stream, Arena& arena, const AttentionShape& shape, const Tensor& dqkv, const Tensor& dout,
-              const Tensor& qkv, const Tensor& out, const Tensor& lse, const Tensor& positions) {
+void backward(Stream& stream, Arena& arena, const AttentionShape& shape, const AttentionOperands& pass,
+              const Tensor& dqkv, const Tensor& dout) {
   const Arena::Frame frame(arena);
-  dispatch_real(qkv.type, "attention_backward",
-                [&]<class T>() { backward_as<T>(stream, arena, shape, dqkv, dout, qkv, out, lse, positions); });
+  dispatch_real(pass.qkv.type, "attention_backward",
+                [&]<class T>() { backward_as<T>(stream, arena, shape, pass, dqkv, dout); });
 }
 
 }  // namespace tessera::attention

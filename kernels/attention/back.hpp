@@ -6,10 +6,9 @@
 /// the host (attention_host.cpp) the products are libraries'.
 namespace tessera::attention {
 
-void forward(Stream& stream, Arena& arena, const AttentionShape& shape, const Tensor& out, const Tensor& lse,
-             const Tensor& qkv, const Tensor& positions);
-void backward(Stream& stream, Arena& arena, const AttentionShape& shape, const Tensor& dqkv, const Tensor& dout,
-              const Tensor& qkv, const Tensor& out, const Tensor& lse, const Tensor& positions);
+void forward(Stream& stream, Arena& arena, const AttentionShape& shape, const AttentionOperands& pass);
+void backward(Stream& stream, Arena& arena, const AttentionShape& shape, const AttentionOperands& pass,
+              const Tensor& dqkv, const Tensor& dout);
 
 /// A back end's faster version of the portable rotary(), with the same bits; arguments are checked; `sign` -1: the
 /// inverse. Returns false, having done nothing, if there is none.

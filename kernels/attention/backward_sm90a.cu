@@ -335,8 +335,9 @@ struct Keys {
 
 }  // namespace
 
-bool hopper_backward(Stream& stream, Arena& arena, const AttentionShape& s, const Tensor& dqkv, const Tensor& dout,
-                     const Tensor& qkv, const Tensor& out, const Tensor& lse) {
+bool hopper_backward(Stream& stream, Arena& arena, const AttentionShape& s, const AttentionOperands& pass,
+                     const Tensor& dqkv, const Tensor& dout) {
+  const auto& [out, lse, qkv, none] = pass;
   if (!takes(s, side, {dqkv, dout, qkv, out})) return false;
   const Arena::Frame frame(arena);
   const Tensor rows = arena.temp(DType::f32, {s.sequences, s.heads, ceil_div(s.length, side), 2 * side});

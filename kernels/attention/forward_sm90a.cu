@@ -121,7 +121,8 @@ struct Forward : OverKeys {
 
 }  // namespace
 
-bool hopper_forward(Stream& stream, const AttentionShape& s, const Tensor& out, const Tensor& lse, const Tensor& qkv) {
+bool hopper_forward(Stream& stream, const AttentionShape& s, const AttentionOperands& pass) {
+  const auto& [out, lse, qkv, none] = pass;
   if (!takes(s, side, {out, qkv})) return false;
   if (stream.dry()) return true;
   const Outputs call{sequences_of(s, qkv), map_of(s, out, s.heads), lse.as<float>()};

@@ -25,7 +25,8 @@ struct Segments {
 };
 
 // The segments of qkv whose number rstd [tokens, segments] tells: heads, or all queries and all keys.
-Segments segments_of(const char* kernel, const AttentionShape& s, const Tensor& qkv, const Tensor& rstd) {
+Segments segments_of(const char* kernel, const AttentionShape& s, const HeadNorm& norm) {
+  const Tensor &qkv = norm.qkv, &rstd = norm.rstd;
   const std::int64_t tokens = s.sequences * s.length, n = s.head_dim;
   require(n > 0 && qkv.elements() == tokens * s.columns(), kernel, "qkv is [tokens, (H + 2 G) D]");
   if (rstd.elements() == tokens * qk_norms(s, QkNormOver::head))
@@ -34,18 +35,18 @@ Segments segments_of(const char* kernel, const AttentionShape& s, const Tensor& 
   return {1, 2, 3, s.heads * n, s.kv_heads * n, tokens};  // mutation: norm_of_one_head_for_all
 }
 
-void check_weights(const char* kernel, const Segments& s, const Tensor& q, const Tensor& k) {
-  require(q.elements() == s.q_width && k.elements() == s.k_width, kernel, "weights are [D], or [H D] and [G D]");
+void check_weights(const char* kernel, const Segments& s, const HeadNorm& norm) {
+  require(norm.q.elements() == s.q_width && norm.k.elements() == s.k_width, kernel,
+          "weights are [D], or [H D] and [G D]");
 }
 
 template <class T>
-void forward(Stream& stream, const Segments& h, const Tensor& y, const Tensor& rstd, const Tensor& qkv, const Tensor& q,
-             const Tensor& k, double eps) {
+void forward(Stream& stream, const Segments& h, const HeadNorm& norm, const Tensor& y) {
   using A = Accumulator<T>;
   T* const out = y.as<T>();
-  A* const rstds = rstd.as<A>();
-  const T *const in = qkv.as<T>(), *const of_q = q.as<T>(), *const of_k = k.as<T>();
-  const A small = A(eps);
+  A* const rstds = norm.rstd.as<A>();
+  const T *const in = norm.qkv.as<T>(), *const of_q = norm.q.as<T>(), *const of_k = norm.k.as<T>();
+  const A small = A(norm.eps);
   launch_rows(stream, "head_norm_forward", h.tokens * h.all, KOKKOS_LAMBDA(const Row& row, std::int64_t i) {
     const std::int64_t head = i % h.all, n = h.width(head), at = h.begin(i / h.all, head);
     const T* const v = in + at;
@@ -60,12 +61,11 @@ void forward(Stream& stream, const Segments& h, const Tensor& y, const Tensor& r
 }
 
 template <class T>
-void backward(Stream& stream, const Segments& h, const Tensor& dqkv, const Tensor& qkv, const Tensor& rstd,
-              const Tensor& q, const Tensor& k) {
+void backward(Stream& stream, const Segments& h, const HeadNorm& norm, const Tensor& dqkv) {
   using A = Accumulator<T>;
   T* const out = dqkv.as<T>();
-  const A* const rstds = rstd.as<A>();
-  const T *const in = qkv.as<T>(), *const of_q = q.as<T>(), *const of_k = k.as<T>();
+  const A* const rstds = norm.rstd.as<A>();
+  const T *const in = norm.qkv.as<T>(), *const of_q = norm.q.as<T>(), *const of_k = norm.k.as<T>();
   launch_rows(stream, "head_norm_backward", h.tokens * h.normed, KOKKOS_LAMBDA(const Row& row, std::int64_t i) {
     const std::int64_t head = i % h.normed, n = h.width(head), at = h.begin(i / h.normed, head);
     const T *const v = in + at, *const w = head < h.queries ? of_q : of_k;
@@ -102,28 +102,27 @@ void block_sums(Stream& stream, const Segments& h, std::int64_t first, std::int6
 
 }  // namespace
 
-void head_norm_forward(Stream& stream, const AttentionShape& shape, const Tensor& y, const Tensor& rstd,
-                       const Tensor& qkv, const Tensor& q, const Tensor& k, double eps) {
+void head_norm_forward(Stream& stream, const AttentionShape& shape, const HeadNorm& norm, const Tensor& y) {
   constexpr const char* kernel = "head_norm_forward";
-  const Segments segments = segments_of(kernel, shape, qkv, rstd);
-  require(y.elements() == qkv.elements(), kernel, "y has the shape of qkv");
-  check_weights(kernel, segments, q, k);
-  dispatch_real(qkv.type, kernel, [&]<class T>() { forward<T>(stream, segments, y, rstd, qkv, q, k, eps); });
+  const Segments segments = segments_of(kernel, shape, norm);
+  require(y.elements() == norm.qkv.elements(), kernel, "y has the shape of qkv");
+  check_weights(kernel, segments, norm);
+  dispatch_real(norm.qkv.type, kernel, [&]<class T>() { forward<T>(stream, segments, norm, y); });
 }
 
-void head_norm_backward(Stream& stream, const AttentionShape& shape, const Tensor& dqkv, const Tensor& qkv,
-                        const Tensor& rstd, const Tensor& q, const Tensor& k) {
+void head_norm_backward(Stream& stream, const AttentionShape& shape, const HeadNorm& norm, const Tensor& dqkv) {
   constexpr const char* kernel = "head_norm_backward";
-  const Segments segments = segments_of(kernel, shape, qkv, rstd);
-  require(dqkv.elements() == qkv.elements(), kernel, "dqkv has the shape of qkv");
-  check_weights(kernel, segments, q, k);
-  dispatch_real(qkv.type, kernel, [&]<class T>() { backward<T>(stream, segments, dqkv, qkv, rstd, q, k); });
+  const Segments segments = segments_of(kernel, shape, norm);
+  require(dqkv.elements() == norm.qkv.elements(), kernel, "dqkv has the shape of qkv");
+  check_weights(kernel, segments, norm);
+  dispatch_real(norm.qkv.type, kernel, [&]<class T>() { backward<T>(stream, segments, norm, dqkv); });
 }
 
-void head_norm_weight_gradients(Stream& stream, Arena& arena, const AttentionShape& shape, const Gradient& dq,
-                                const Gradient& dk, const Tensor& dy, const Tensor& qkv, const Tensor& rstd) {
+void head_norm_weight_gradients(Stream& stream, Arena& arena, const AttentionShape& shape, const HeadNorm& norm,
+                                const Tensor& dy, const Gradient& dq, const Gradient& dk) {
   constexpr const char* kernel = "head_norm_weight_gradients";
-  const Segments segments = segments_of(kernel, shape, qkv, rstd);
+  const Tensor &qkv = norm.qkv, &rstd = norm.rstd;
+  const Segments segments = segments_of(kernel, shape, norm);
   require(dy.elements() == qkv.elements(), kernel, "dy has the shape of qkv");
   const Arena::Frame frame(arena);
   const auto add = [&](const Gradient& gradient, std::int64_t first, std::int64_t last) {

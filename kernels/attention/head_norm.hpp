@@ -11,20 +11,25 @@ inline std::int64_t qk_norms(const AttentionShape& shape, QkNormOver over) {
   return over == QkNormOver::head ? shape.heads + shape.kv_heads : 2;
 }
 
-/// Query and key norm: in y every head of Q is divided by its root mean square and multiplied by `q` [D], every head of
-/// K likewise by `k` [D]; V is copied. With weights q [H D] and k [G D] the mean is over all heads of a token. qkv, y
-/// [tokens, (H + 2G) D]; rstd [tokens, qk_norms()] fp32 (fp64 for fp64). Statistics in fp32 (fp64). Sources: Qwen3
-/// (Yang 2025) by head, OLMoE (Muennighoff 2024) over the width.
-void head_norm_forward(Stream& stream, const AttentionShape& shape, const Tensor& y, const Tensor& rstd,
-                       const Tensor& qkv, const Tensor& q, const Tensor& k, double eps = norm_eps);
+/// Operands of a query and key norm, all of which its gradients read but weights' none.
+struct HeadNorm {
+  Tensor rstd;       ///< [tokens, qk_norms()] fp32 (fp64 for fp64), written by forward
+  Tensor qkv;        ///< [tokens, (H + 2G) D], before the norm
+  Tensor q = {}, k = {};  ///< weights: [D] each, or [H D] and [G D], with which the mean is over all heads of a token
+  double eps = norm_eps;
+};
 
-/// Turns dqkv in place from the gradient of y into that of qkv. qkv and rstd are forward's.
-void head_norm_backward(Stream& stream, const AttentionShape& shape, const Tensor& dqkv, const Tensor& qkv,
-                        const Tensor& rstd, const Tensor& q, const Tensor& k);
+/// In y every head of Q is divided by its root mean square and multiplied by q, every head of K likewise by k; V is
+/// copied. y has the shape of qkv. Statistics in fp32 (fp64). Sources: Qwen3 (Yang 2025) by head, OLMoE (Muennighoff
+/// 2024) over the width.
+void head_norm_forward(Stream& stream, const AttentionShape& shape, const HeadNorm& norm, const Tensor& y);
+
+/// Turns dqkv in place from the gradient of y into that of qkv.
+void head_norm_backward(Stream& stream, const AttentionShape& shape, const HeadNorm& norm, const Tensor& dqkv);
 
 /// dq = beta dq + sum over tokens (and heads of Q, by head) of dy x rstd; dk likewise for K. dy: the gradient of y,
 /// before head_norm_backward() changes it. In a fixed order; temporaries from arena.temp(). Gradients are fp32 (fp64).
-void head_norm_weight_gradients(Stream& stream, Arena& arena, const AttentionShape& shape, const Gradient& dq,
-                                const Gradient& dk, const Tensor& dy, const Tensor& qkv, const Tensor& rstd);
+void head_norm_weight_gradients(Stream& stream, Arena& arena, const AttentionShape& shape, const HeadNorm& norm,
+                                const Tensor& dy, const Gradient& dq, const Gradient& dk);
 
 }  // namespace tessera

@@ -6,9 +6,8 @@
 namespace tessera::attention {
 
 /// Returns false, having done nothing, if cuDNN does not take the shape or wants more workspace than planned.
-bool library_forward(Stream& stream, const AttentionShape& shape, const Tensor& out, const Tensor& lse,
-                     const Tensor& qkv);
-bool library_backward(Stream& stream, const AttentionShape& shape, const Tensor& dqkv, const Tensor& dout,
-                      const Tensor& qkv, const Tensor& out, const Tensor& lse);
+bool library_forward(Stream& stream, const AttentionShape& shape, const AttentionOperands& pass);
+bool library_backward(Stream& stream, const AttentionShape& shape, const AttentionOperands& pass, const Tensor& dqkv,
+                      const Tensor& dout);
 
 }  // namespace tessera::attention

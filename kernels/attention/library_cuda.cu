@@ -167,30 +167,29 @@ void add_packed(Places& places, const AttentionShape& s, const Tensor& t, std::a
 
 }  // namespace
 
-bool library_forward(Stream& stream, const AttentionShape& shape, const Tensor& y, const Tensor& sums,
-                     const Tensor& qkv) {
-  if (!takes(shape, qkv)) return false;
+bool library_forward(Stream& stream, const AttentionShape& shape, const AttentionOperands& pass) {
+  if (!takes(shape, pass.qkv)) return false;
   void* const workspace = stream.workspace("cuDNN", workspace_bytes(shape, Direction::forward));
   if (stream.dry()) return true;
   Library& library = stream.library<Library>();
   Graph* const graph = library.graph(shape, Direction::forward);
   if (!graph) return false;
-  Places places{{out, y.data}, {lse, sums.data}};
-  add_packed(places, shape, qkv, {query, key, value});
+  Places places{{out, pass.out.data}, {lse, pass.lse.data}};
+  add_packed(places, shape, pass.qkv, {query, key, value});
   library.run(stream, *graph, workspace, std::move(places));
   return true;
 }
 
-bool library_backward(Stream& stream, const AttentionShape& shape, const Tensor& dqkv, const Tensor& dy,
-                      const Tensor& qkv, const Tensor& y, const Tensor& sums) {
-  if (!takes(shape, qkv)) return false;
+bool library_backward(Stream& stream, const AttentionShape& shape, const AttentionOperands& pass, const Tensor& dqkv,
+                      const Tensor& dy) {
+  if (!takes(shape, pass.qkv)) return false;
   void* const workspace = stream.workspace("cuDNN", workspace_bytes(shape, Direction::backward));
   if (stream.dry()) return true;
   Library& library = stream.library<Library>();
   Graph* const graph = library.graph(shape, Direction::backward);
   if (!graph) return false;
-  Places places{{out, y.data}, {lse, sums.data}, {dout, dy.data}};
-  add_packed(places, shape, qkv, {query, key, value});
+  Places places{{out, pass.out.data}, {lse, pass.lse.data}, {dout, dy.data}};
+  add_packed(places, shape, pass.qkv, {query, key, value});
   add_packed(places, shape, dqkv, {dquery, dkey, dvalue});
   library.run(stream, *graph, workspace, std::move(places));
   return true;
@@ -202,9 +201,8 @@ bool library_backward(Stream& stream, const AttentionShape& shape, const Tensor&
 
 namespace tessera::attention {
 
-bool library_forward(Stream&, const AttentionShape&, const Tensor&, const Tensor&, const Tensor&) { return false; }
-bool library_backward(Stream&, const AttentionShape&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
-                      const Tensor&) {
+bool library_forward(Stream&, const AttentionShape&, const AttentionOperands&) { return false; }
+bool library_backward(Stream&, const AttentionShape&, const AttentionOperands&, const Tensor&, const Tensor&) {
   return false;
 }
 

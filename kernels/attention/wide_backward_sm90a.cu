@@ -267,8 +267,9 @@ int heads_of_batch(const Sequences& s) {
 
 }  // namespace
 
-bool wide_backward(Stream& stream, Arena& arena, const AttentionShape& s, const Tensor& dqkv, const Tensor& dout,
-                   const Tensor& qkv, const Tensor& out, const Tensor& lse) {
+bool wide_backward(Stream& stream, Arena& arena, const AttentionShape& s, const AttentionOperands& pass,
+                   const Tensor& dqkv, const Tensor& dout) {
+  const auto& [out, lse, qkv, none] = pass;
   if (!tiles::takes(s, width, {dqkv, dout, qkv, out})) return false;
   const Arena::Frame frame(arena);
   const Workspace workspace(arena, s);

@@ -158,7 +158,8 @@ struct Forward {
 
 }  // namespace
 
-bool wide_forward(Stream& stream, const AttentionShape& s, const Tensor& out, const Tensor& lse, const Tensor& qkv) {
+bool wide_forward(Stream& stream, const AttentionShape& s, const AttentionOperands& pass) {
+  const auto& [out, lse, qkv, none] = pass;
   if (!tiles::takes(s, width, {out, qkv})) return false;
   if (stream.dry()) return true;
   const Sequences sequences = tiles::sequences_of(s, qkv);

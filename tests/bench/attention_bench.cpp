@@ -25,16 +25,16 @@ template <class T> struct Tensors {
 template <class T> void forward(benchmark::State& state) {
   Bench b(state);
   const Tensors<T> t(b);
-  b.run({causal_flops}, [&] { attention_forward(b.stream(), b.arena(), shape, t.out, t.lse, t.qkv); });
+  b.run({causal_flops}, [&] { attention_forward(b.stream(), b.arena(), shape, {t.out, t.lse, t.qkv}); });
 }
 
 template <class T> void backward(benchmark::State& state) {
   Bench b(state);
   const Tensors<T> t(b);
   const Tensor dout = b.random<T>(t.out.shape), dqkv = b.empty<T>(t.qkv.shape);
-  attention_forward(b.stream(), b.arena(), shape, t.out, t.lse, t.qkv);
+  attention_forward(b.stream(), b.arena(), shape, {t.out, t.lse, t.qkv});
   b.run({2.5 * causal_flops},
-        [&] { attention_backward(b.stream(), b.arena(), shape, dqkv, dout, t.qkv, t.out, t.lse); });
+        [&] { attention_backward(b.stream(), b.arena(), shape, {t.out, t.lse, t.qkv}, dqkv, dout); });
 }
 
 /// Attention in bf16, as models in inputs/bench have it: sequences (on a host one, of 1024 tokens at most), heads, key
@@ -46,8 +46,8 @@ struct Long {
         qkv(b.random<bf16>({s.sequences * s.length, s.columns()}, -2, 2)),
         dout(b.random<bf16>({s.sequences * s.length, s.heads * s.head_dim})), out(b.empty<bf16>(dout.shape)),
         dqkv(b.empty<bf16>(qkv.shape)), lse(b.empty<float>({s.sequences, s.heads, s.length})) {}
-  void forward() { attention_forward(b.stream(), b.arena(), s, out, lse, qkv); }
-  void backward() { attention_backward(b.stream(), b.arena(), s, dqkv, dout, qkv, out, lse); }
+  void forward() { attention_forward(b.stream(), b.arena(), s, {out, lse, qkv}); }
+  void backward() { attention_backward(b.stream(), b.arena(), s, {out, lse, qkv}, dqkv, dout); }
   /// `products` of a query's row with a key's, for each visible pair.
   template <class F> void run(int products, const F& f) {
     const int calls = gpu ? 10 : 1;  // between two waits of the host
@@ -106,7 +106,7 @@ template <class T> void head_norm(benchmark::State& state) {
   const Tensor y = b.empty<T>(t.qkv.shape), weight = b.random<T>({shape.head_dim});
   const Tensor rstd = b.empty<Accumulator<T>>({tokens, shape.heads + shape.kv_heads});
   b.run({0, 2.0 * static_cast<double>(t.qkv.bytes())},
-        [&] { head_norm_forward(b.stream(), shape, y, rstd, t.qkv, weight, weight); });
+        [&] { head_norm_forward(b.stream(), shape, {rstd, t.qkv, weight, weight}, y); });
 }
 
 BENCHMARK(extend<float>)->Apply(timed);

@@ -67,14 +67,14 @@ void Attention::forward(const Call& call, const Tensor& x, const Saved& saved, c
   if (norms_) {
     const Use q = call.weights.operand(call.stream, norms_->q, Side::rowwise);
     const Use k = call.weights.operand(call.stream, norms_->k, Side::rowwise);
-    head_norm_forward(call.stream, shape, saved.qkv, saved.rstd, saved.projected, q->data, k->data, eps_);
+    head_norm_forward(call.stream, shape, {saved.rstd, saved.projected, q->data, k->data, eps_}, saved.qkv);
   }
   if (call.rotation) rotary(call.stream, shape, saved.qkv, call.rotation, Rotation::forward, call.positions);
   const Arena::Frame frame(call.arena);
   if (call.cache)
     attention_extend(call.stream, call.arena, shape, saved.out, call.cache, saved.qkv, call.position);
   else
-    attention_forward(call.stream, call.arena, shape, saved.out, saved.lse, saved.qkv, call.positions);
+    attention_forward(call.stream, call.arena, shape, {saved.out, saved.lse, saved.qkv, call.positions});
   out_.forward(call, y, saved.out, saved.of_out);
 }
 
@@ -88,7 +88,7 @@ void Attention::backward(const Call& call, const Tensor& dx, const Tensor& dy, c
     const Arena::Frame inner(call.arena);
     const Tensor dout = call.arena.temp(type_, saved.out.shape);
     out_.backward(call, dout, dy, saved.out, saved.of_out);
-    attention_backward(call.stream, call.arena, shape, dqkv, dout, saved.qkv, saved.out, saved.lse, call.positions);
+    attention_backward(call.stream, call.arena, shape, {saved.out, saved.lse, saved.qkv, call.positions}, dqkv, dout);
   }
   if (call.rotation) rotary(call.stream, shape, dqkv, call.rotation, Rotation::inverse, call.positions);
   if (norms_) norm_backward(call, dqkv, saved);
@@ -99,12 +99,12 @@ void Attention::norm_backward(const Call& call, const Tensor& dqkv, const Saved&
   const AttentionShape shape = shape_of(dqkv.rows());
   contribute(call, norms_->q, [&](const Gradient& dq) {
     contribute(call, norms_->k, [&](const Gradient& dk) {
-      head_norm_weight_gradients(call.stream, call.arena, shape, dq, dk, dqkv, saved.projected, saved.rstd);
+      head_norm_weight_gradients(call.stream, call.arena, shape, {saved.rstd, saved.projected}, dqkv, dq, dk);
     });
   });
   const Use q = call.weights.operand(call.stream, norms_->q, Side::rowwise);
   const Use k = call.weights.operand(call.stream, norms_->k, Side::rowwise);
-  head_norm_backward(call.stream, shape, dqkv, saved.projected, saved.rstd, q->data, k->data);
+  head_norm_backward(call.stream, shape, {saved.rstd, saved.projected, q->data, k->data}, dqkv);
 }
 
 }  // namespace tessera

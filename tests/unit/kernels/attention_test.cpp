@@ -43,8 +43,8 @@ struct Case {
 
   explicit Case(const AttentionShape& s) : shape(s) {}
   void run() {
-    attention_forward(stream, arena, shape, out, lse, qkv);
-    attention_backward(stream, arena, shape, dqkv, dout, qkv, out, lse);
+    attention_forward(stream, arena, shape, {out, lse, qkv});
+    attention_backward(stream, arena, shape, {out, lse, qkv}, dqkv, dout);
   }
 };
 
@@ -120,8 +120,8 @@ TYPED_TEST(Attention, EqualOperandsGiveEqualBits) {
     // A sequence's bits do not depend on the other sequences of the batch.
     const AttentionShape alone{1, shape.length, shape.heads, shape.kv_heads, shape.head_dim};
     const std::int64_t tokens = shape.length;
-    attention_forward(c.stream, c.arena, alone, c.out.row_range(0, tokens), c.lse.flat(0, shape.heads * tokens),
-                      c.qkv.row_range(tokens, tokens));
+    const Tensor lse = c.lse.flat(0, shape.heads * tokens), second = c.qkv.row_range(tokens, tokens);
+    attention_forward(c.stream, c.arena, alone, {c.out.row_range(0, tokens), lse, second});
     const auto one = on_host<T>(c.device, c.out.row_range(0, tokens));
     EXPECT_TRUE(same_bits(one, std::span(out).subspan(one.size(), one.size()))) << shape.head_dim;
   }
@@ -180,17 +180,17 @@ TEST(AttentionChecks, ADryPassCountsAndMeasures) {
   const auto make = [&](DType type, std::int64_t n) { return device.allocate(Category::activations, type, {n}); };
   const Tensor qkv = make(DType::bf16, 600 * shape.columns()), out = make(DType::bf16, 600 * 128),
                lse = make(DType::f32, 2400);
-  attention_forward(device.compute(), arena, shape, out, lse, qkv);
-  attention_backward(device.compute(), arena, shape, qkv, out, qkv, out, lse);
+  attention_forward(device.compute(), arena, shape, {out, lse, qkv});
+  attention_backward(device.compute(), arena, shape, {out, lse, qkv}, qkv, out);
   EXPECT_EQ(device.tape().flops, 7 * 2.0 * (300 * 301 / 2) * 32 * 2 * 4);
   EXPECT_GT(arena.peak(), 0);
 }
 
 TEST(AttentionChecks, RefusesWhatDoesNotFit) {
   Case<float> c({1, 4, 4, 2, 8});
-  EXPECT_THROW(attention_forward(c.stream, c.arena, {1, 4, 4, 3, 8}, c.out, c.lse, c.qkv), Error);
-  EXPECT_THROW(attention_forward(c.stream, c.arena, {1, 5, 4, 2, 8}, c.out, c.lse, c.qkv), Error);
-  EXPECT_THROW(attention_forward(c.stream, c.arena, c.shape, c.out, c.out, c.qkv), Error);
+  EXPECT_THROW(attention_forward(c.stream, c.arena, {1, 4, 4, 3, 8}, {c.out, c.lse, c.qkv}), Error);
+  EXPECT_THROW(attention_forward(c.stream, c.arena, {1, 5, 4, 2, 8}, {c.out, c.lse, c.qkv}), Error);
+  EXPECT_THROW(attention_forward(c.stream, c.arena, c.shape, {c.out, c.out, c.qkv}), Error);
   const Tensor odd = poisoned<float>(c.device, {4, 7});
   EXPECT_THROW(rotary_table(c.stream, odd, 10000), Error);
   EXPECT_THROW(rotary(c.stream, c.shape, c.qkv, odd, Rotation::forward), Error);

@@ -58,8 +58,8 @@ struct Case {
 
   Case(const AttentionShape& s, Positions p) : shape(s), at(std::move(p)) {}
   void run() {
-    attention_forward(stream, arena, shape, out, lse, qkv, positions);
-    attention_backward(stream, arena, shape, dqkv, dout, qkv, out, lse, positions);
+    attention_forward(stream, arena, shape, {out, lse, qkv, positions});
+    attention_backward(stream, arena, shape, {out, lse, qkv, positions}, dqkv, dout);
   }
 };
 
@@ -157,9 +157,9 @@ TYPED_TEST(DocumentAttention, EmbeddingsAreOfPlacesInDocuments) {
 TEST(DocumentAttentionChecks, RefusesPositionsThatDoNotFit) {
   Case<float> c({2, 8, 2, 1, 4}, drawn_positions(2, 8, 3, 1));
   const Tensor few = c.positions.flat(0, 15);
-  EXPECT_THROW(attention_forward(c.stream, c.arena, c.shape, c.out, c.lse, c.qkv, few), Error);
-  EXPECT_THROW(attention_backward(c.stream, c.arena, c.shape, c.dqkv, c.dout, c.qkv, c.out, c.lse, few), Error);
-  EXPECT_THROW(attention_forward(c.stream, c.arena, c.shape, c.out, c.lse, c.qkv, c.lse), Error);
+  EXPECT_THROW(attention_forward(c.stream, c.arena, c.shape, {c.out, c.lse, c.qkv, few}), Error);
+  EXPECT_THROW(attention_backward(c.stream, c.arena, c.shape, {c.out, c.lse, c.qkv, few}, c.dqkv, c.dout), Error);
+  EXPECT_THROW(attention_forward(c.stream, c.arena, c.shape, {c.out, c.lse, c.qkv, c.lse}), Error);
 }
 
 }  // namespace

@@ -46,15 +46,15 @@ void meets_the_reference(QkNormOver over) {
     const Tensor of_q = on_device(device, {nq}, q), of_k = on_device(device, {nk}, k);
     const Tensor y = poisoned<T>(device, qkv.shape);
     const Tensor rstd = poisoned<A>(device, {tokens, qk_norms(shape, over)});
-    head_norm_forward(stream, shape, y, rstd, qkv, of_q, of_k, eps);
+    head_norm_forward(stream, shape, {rstd, qkv, of_q, of_k, eps}, y);
     const auto normed = reference::head_norm_forward(shape, wide(in), wide(q), wide(k), eps);
     EXPECT_TRUE(near_in_norm(on_host<T>(device, y), normed, tolerance<T>));
 
     const Tensor d = on_device(device, qkv.shape, dy);
     const Tensor dq = poisoned<A>(device, {nq});
     const Tensor dk = on_device(device, {nk}, std::vector<A>(static_cast<std::size_t>(nk), A(2)));
-    head_norm_weight_gradients(stream, arena, shape, {dq, 0}, {dk, 1}, d, qkv, rstd);
-    head_norm_backward(stream, shape, d, qkv, rstd, of_q, of_k);
+    head_norm_weight_gradients(stream, arena, shape, {rstd, qkv}, d, {dq, 0}, {dk, 1});
+    head_norm_backward(stream, shape, {rstd, qkv, of_q, of_k}, d);
     auto wanted = reference::head_norm_backward(shape, wide(dy), wide(in), wide(q), wide(k), eps);
     for (double& sum : wanted.dk) sum += 2;
     EXPECT_TRUE(near_in_norm(on_host<T>(device, d), wanted.dqkv, tolerance<T>));
@@ -71,12 +71,12 @@ TEST(HeadNormChecks, RefusesWhatDoesNotFit) {
   const AttentionShape shape{1, 4, 4, 2, 8};
   const Tensor qkv = poisoned<float>(device, {4, 64}), rstd = poisoned<float>(device, {4, 6});
   const Tensor weight = poisoned<float>(device, {8}), short_one = poisoned<float>(device, {7});
-  EXPECT_NO_THROW(head_norm_forward(device.compute(), shape, qkv, rstd, qkv, weight, weight));
-  EXPECT_THROW(head_norm_forward(device.compute(), shape, qkv, rstd, qkv, weight, short_one), Error);
-  EXPECT_THROW(head_norm_forward(device.compute(), shape, qkv, short_one, qkv, weight, weight), Error);
+  EXPECT_NO_THROW(head_norm_forward(device.compute(), shape, {rstd, qkv, weight, weight}, qkv));
+  EXPECT_THROW(head_norm_forward(device.compute(), shape, {rstd, qkv, weight, short_one}, qkv), Error);
+  EXPECT_THROW(head_norm_forward(device.compute(), shape, {short_one, qkv, weight, weight}, qkv), Error);
   const Tensor two = poisoned<float>(device, {4, 2}), of_q = poisoned<float>(device, {32});
-  EXPECT_NO_THROW(head_norm_forward(device.compute(), shape, qkv, two, qkv, of_q, poisoned<float>(device, {16})));
-  EXPECT_THROW(head_norm_forward(device.compute(), shape, qkv, two, qkv, of_q, of_q), Error);
+  EXPECT_NO_THROW(head_norm_forward(device.compute(), shape, {two, qkv, of_q, poisoned<float>(device, {16})}, qkv));
+  EXPECT_THROW(head_norm_forward(device.compute(), shape, {two, qkv, of_q, of_q}, qkv), Error);
 }
 
 }  // namespace
