@@ -188,6 +188,40 @@ BLOCKS = {"fp8_block": (128, 128), "fp8_block_1d": (1, 128), "nvfp4": (16, 16), 
           "fp8_tensor": None, "fp8_tensor_e5m2": None}  # None: one scale a matrix, that of its amax
 
 
+def _numbers(exponent_bits, mantissa_bits):
+    """Of a described element by code: sign, exponent, mantissa; without an exponent sign and whole magnitude."""
+    if exponent_bits:
+        return _small_floats(exponent_bits, mantissa_bits, 2 ** (exponent_bits - 1) - 1)
+    magnitudes = np.arange(2**mantissa_bits, dtype=np.float32)
+    return np.concatenate([magnitudes, -magnitudes])
+
+
+def _described(form):
+    """The parts of a described format, "int4_1x64_e8m0": numbers by code, block (None: the whole matrix), scale."""
+    element, block, scale = form.split("_", 2)
+    exponent, mantissa, whole, special = re.fullmatch(r"(?:e(\d)m(\d)|int(\d))(nan|ieee)?", element).groups()
+    codes = _numbers(0, int(whole) - 1) if whole else _numbers(int(exponent), int(mantissa))
+    if special:  # codes at the end of each half
+        last = 1 if special == "nan" else 2 ** int(mantissa)
+        for half in np.split(codes, 2):
+            half[-last:] = np.nan
+    return codes, None if block == "tensor" else tuple(int(n) for n in block.split("x")), scale
+
+
+def _of_described(form, data, scales, amax):
+    codes, block, scale = _described(form)
+    rows, columns = data.shape
+    amax = np.float32(1) if amax is None else np.float32(np.asarray(amax).reshape(-1)[0])
+    if block is None:
+        return codes[data] * _tensor_step(amax, np.nanmax(codes))
+    if scale.startswith("e8m0"):
+        steps = np.ldexp(np.float32(1), scales.astype(np.int32) - 127)
+    else:
+        steps = scales if scale == "power" else E4M3[scales] * amax * (np.float32(1) / (np.nanmax(codes) * np.float32(448)))
+    steps = np.repeat(np.repeat(steps, block[0], axis=0), block[1], axis=1)
+    return codes[data] * steps[:rows, :columns]
+
+
 def dequantized(path, name):
     """The rowwise copy of a tensor that `tessera quantize` wrote, decoded to fp32 [M, K] or [E, M, K], without the padding of a vocabulary."""
     import h5py
@@ -220,6 +254,8 @@ def _tensor_step(amax, largest):
 def _decoded(form, shape, data, scales, amax):
     rows, columns = shape
     data = data.reshape(-1, data.shape[-1])[:rows]  # rows behind these pad the vocabulary
+    if form not in BLOCKS:
+        return _of_described(form, data, scales, amax)
     if BLOCKS[form] is None:
         codes = E5M2 if form.endswith("e5m2") else E4M3
         return codes[data.reshape(rows, columns)] * _tensor_step(np.float32(np.asarray(amax).reshape(-1)[0]), np.nanmax(codes))

@@ -446,11 +446,15 @@ class Parser {
         ->type_name("SIZE");
     add_json(verb, convert_.format);
   }
-  CLI::Option* add_choice(CLI::App* verb, const char* name, const char* help, const std::vector<std::string>& allowed,
-                          const std::function<void(const std::string&)>& take) {
+  /// `also`: whether a text that is not in the list is allowed too.
+  CLI::Option* add_choice(
+      CLI::App* verb, const char* name, const char* help, const std::vector<std::string>& allowed,
+      const std::function<void(const std::string&)>& take,
+      const std::function<bool(const std::string&)>& also = [](const std::string&) { return false; }) {
+    const CLI::Validator listed = CLI::IsMember(allowed);
     return verb->add_option_function<std::string>(name, take, help)
         ->type_name(fmt::format("{}", fmt::join(allowed, "|")))
-        ->check(CLI::IsMember(allowed).description(""));
+        ->check([=](const std::string& text) { return also(text) ? std::string() : listed(text); });
   }
 
   void add_quantize() {
@@ -465,9 +469,14 @@ class Parser {
         ->expected(1)
         ->allow_extra_args(false)
         ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-    add_choice(verb, "--format", "What to quantize to; without it a run's or step's weights as training holds them",
-               quantized_formats(),
-               [this](const std::string& text) { quantize_.format = find_format(text).value(); });
+    add_choice(verb, "--format",
+               "What to quantize to, or a format in words, as int4_1x64_e8m0; without it a run's or step's weights as "
+               "training holds them",
+               quantized_formats(), [this](const std::string& text) { quantize_.format = find_format(text).value(); },
+               [](const std::string& text) {
+                 const auto format = find_format(text);
+                 return format && formats::is_described(*format);
+               });
     verb->add_option("--out", quantize_.out, "The HDF5 file to write; must not exist")->required()->type_name("OUT");
     verb->add_flag_callback(
         "--no-bf16", [this] { quantize_.precision = Precision::as_given; },

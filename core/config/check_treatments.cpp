@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "core/config/keys.hpp"
 #include "core/config/treatments.hpp"
 #include "kernels/formats/registry.hpp"
 
@@ -13,21 +14,58 @@ using Findings = std::vector<Finding>;
 
 /// Formats that weights do not have, with what to use.
 struct Unfit {
-  FactorFormat format;
+  std::string_view format;
   const char* instead;
 };
 constexpr Unfit unfit_for_weights[] = {
-    {FactorFormat::fp8_block_1d, "has blocks of rows, which are for activations and gradients: use fp8_block"},
-    {FactorFormat::nvfp4_1d, "has blocks of rows, which are for activations and gradients: use nvfp4"},
-    {FactorFormat::fp8_tensor_e5m2, "is E5M2, whose range is for gradients: use fp8_tensor"},
-    {FactorFormat::mxfp8_e5m2, "is E5M2, whose range is for gradients: use mxfp8 or mxfp8_2d"},
+    {"fp8_block_1d", "has blocks of rows, which are for activations and gradients: use fp8_block"},
+    {"nvfp4_1d", "has blocks of rows, which are for activations and gradients: use nvfp4"},
+    {"fp8_tensor_e5m2", "is E5M2, whose range is for gradients: use fp8_tensor"},
+    {"mxfp8_e5m2", "is E5M2, whose range is for gradients: use mxfp8 or mxfp8_2d"},
 };
 
-void check_weight(const std::string& key, const Derived<FactorFormat>& slot, Findings& found) {
-  if (!slot.known()) return;
+/// The format of one factor, or of two that a word gives.
+struct GivenFormat {
+  std::string key;
+  const Derived<FactorFormat>& format;
+  bool of_weight;
+};
+
+void check_slot(const GivenFormat& slot, const NamedFormats& described, Findings& found) {
+  const std::string& name = slot.format.get().name;
   for (const Unfit& unfit : unfit_for_weights)
-    if (slot.get() == unfit.format)
-      found.push_back({{key}, fmt::format("{} {}", name_of(unfit.format), unfit.instead)});
+    if (slot.of_weight && name == unfit.format)
+      found.push_back({{slot.key}, fmt::format("{} {}", unfit.format, unfit.instead)});
+  std::vector<std::string> known = factor_formats();
+  if (std::ranges::find(known, name) != known.end()) return;
+  const auto own = described.find(name);
+  if (own == described.end()) {
+    for (const auto& one : described) known.push_back(one.first);
+    const std::string nearest = nearest_word(name, known);
+    found.push_back({{slot.key, "precision.formats"},
+                     fmt::format("{} is none of the choices, allowed {}{}", name, fmt::join(known, " | "),
+                                 nearest.empty() ? "" : ", did you mean " + nearest + "?")});
+    return;
+  }
+  const formats::Description d = description_of(own->second);
+  if (slot.of_weight && d.scale == formats::ScaleKind::e4m3 && d.block.rows == 1)
+    found.push_back({{slot.key, fmt::format("precision.formats.{}.block", name)},
+                     fmt::format("{} has blocks of rows under a scale of the matrix, which are for activations and "
+                                 "gradients: describe one with square blocks for weights",
+                                 name)});
+}
+
+/// The slots that a recipe gives; two of one format that a deck may have written as a word are one.
+void check_slots(const std::string& key, const RecipeConfig& recipe, const NamedFormats& described, Findings& found) {
+  const auto pair = [&](const std::string& factor, const char* first, const Derived<FactorFormat>& one,
+                        const char* second, const Derived<FactorFormat>& other, bool of_weight) {
+    const bool word = one.known() && one == other;
+    if (one.known()) check_slot({word ? factor : factor + first, one, of_weight}, described, found);
+    if (other.known() && !word) check_slot({factor + second, other, of_weight}, described, found);
+  };
+  pair(key + ".weight", ".forward", recipe.weight.forward, ".dgrad", recipe.weight.dgrad, true);
+  pair(key + ".activation", ".forward", recipe.activation.forward, ".wgrad", recipe.activation.wgrad, false);
+  pair(key + ".gradient", ".dgrad", recipe.gradient.dgrad, ".wgrad", recipe.gradient.wgrad, false);
 }
 
 /// What is done to values besides quantizing them. `t` has it where it can be had.
@@ -57,13 +95,11 @@ void check_extras(const std::string& key, const RecipeConfig& recipe, const Trea
                                           text_of(Treatment::Gradient{t.gradient.wgrad, t.gradient.wgrad})));
 }
 
-void check_recipe(const std::string& key, const RecipeConfig& recipe, const Treatment& t, Compute compute,
-                  Findings& found) {
-  check_weight(key + ".weight.forward", recipe.weight.forward, found);
-  if (!recipe.weight.forward.known() || !(recipe.weight.forward == recipe.weight.dgrad))
-    check_weight(key + ".weight.dgrad", recipe.weight.dgrad, found);
+void check_recipe(const std::string& key, const RecipeConfig& recipe, const Treatment& t,
+                  const PrecisionConfig& precision, Findings& found) {
+  check_slots(key, recipe, precision.formats, found);
   check_extras(key, recipe, t, found);
-  if (t.quantizes() && compute == Compute::fp32)
+  if (t.quantizes() && precision.compute == Compute::fp32)
     found.push_back({{key, "precision.compute"},
                      fmt::format("{} quantizes bf16 values: use compute bf16, or recipe bf16", name_of(recipe))});
 }
@@ -101,10 +137,10 @@ std::string key_of_rule(std::size_t i) { return fmt::format("precision.layers[{}
 void check_treatments(const RunConfig& config, Findings& found) {
   const PrecisionConfig& precision = config.precision;
   const TreatmentRules rules = treatment_rules(config);
-  check_recipe("precision.recipe", precision.recipe, rules.standard, precision.compute, found);
+  check_recipe("precision.recipe", precision.recipe, rules.standard, precision, found);
   for (std::size_t i = 0; i < precision.layers.size(); ++i) {
     const std::string key = key_of_rule(i);
-    check_recipe(key + ".recipe", precision.layers[i].recipe, rules.list[i].treatment, precision.compute, found);
+    check_recipe(key + ".recipe", precision.layers[i].recipe, rules.list[i].treatment, precision, found);
     check_rule(config, key, precision.layers[i], rules.list[i], found);
   }
 }

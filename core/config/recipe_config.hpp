@@ -6,50 +6,32 @@
 #include <vector>
 
 #include "core/config/choices.hpp"
+#include "core/config/format_config.hpp"
 #include "core/config/rule.hpp"
 #include "core/config/structure.hpp"
 
 /// Values of precision.recipe, layers and schedule: in which formats matrices are multiplied.
 namespace tessera {
 
-/// A factor's format. Of a family the variant for the factor is taken: blocks of two dimensions for weights, of one for
-/// activations and gradients.
-enum class FactorFormat {
-  bf16,
-  fp8_block,
-  fp8_block_1d,
-  fp8_tensor,
-  fp8_tensor_e5m2,
-  mxfp8,
-  mxfp8_2d,
-  mxfp8_e5m2,
-  mxfp6_e3m2,
-  mxfp6_e3m2_2d,
-  mxfp6_e2m3,
-  mxfp6_e2m3_2d,
-  mxfp4,
-  mxfp4_2d,
-  nvfp4,
-  nvfp4_1d
+/// A factor's format by its name: bf16, one of factor_formats(), or one of precision.formats. Of a family the variant
+/// for the factor is taken: blocks of two dimensions for weights, of one for activations and gradients.
+struct FactorFormat {
+  std::string name;
+
+  FactorFormat() = default;
+  FactorFormat(const char* text) : name(text) {}
+  FactorFormat(std::string_view text) : name(text) {}
+  bool operator==(const FactorFormat&) const = default;
 };
-template <> struct Names<FactorFormat> {
-  static constexpr Name<FactorFormat> table[] = {{FactorFormat::bf16, "bf16"},
-                                                 {FactorFormat::fp8_block, "fp8_block"},
-                                                 {FactorFormat::fp8_block_1d, "fp8_block_1d"},
-                                                 {FactorFormat::fp8_tensor, "fp8_tensor"},
-                                                 {FactorFormat::fp8_tensor_e5m2, "fp8_tensor_e5m2"},
-                                                 {FactorFormat::mxfp8, "mxfp8"},
-                                                 {FactorFormat::mxfp8_2d, "mxfp8_2d"},
-                                                 {FactorFormat::mxfp8_e5m2, "mxfp8_e5m2"},
-                                                 {FactorFormat::mxfp6_e3m2, "mxfp6_e3m2"},
-                                                 {FactorFormat::mxfp6_e3m2_2d, "mxfp6_e3m2_2d"},
-                                                 {FactorFormat::mxfp6_e2m3, "mxfp6_e2m3"},
-                                                 {FactorFormat::mxfp6_e2m3_2d, "mxfp6_e2m3_2d"},
-                                                 {FactorFormat::mxfp4, "mxfp4"},
-                                                 {FactorFormat::mxfp4_2d, "mxfp4_2d"},
-                                                 {FactorFormat::nvfp4, "nvfp4"},
-                                                 {FactorFormat::nvfp4_1d, "nvfp4_1d"}};
-};
+/// The names that all decks know.
+std::vector<std::string> factor_formats();
+inline std::string deck_text(const FactorFormat& format) { return format.name; }
+template <> struct TypeName<FactorFormat> { static constexpr const char* text = "a choice"; };
+template <> inline std::vector<std::string> choices_of<FactorFormat>() {
+  std::vector<std::string> names = factor_formats();
+  names.emplace_back("a name of formats");
+  return names;
+}
 
 enum class RoundingMode { nearest, stochastic };
 template <> struct Names<RoundingMode> {

@@ -3,10 +3,9 @@
 namespace tessera {
 
 double copy_bytes(FormatId codes) {
-  return visit_format(codes, []<class F>() {
-    constexpr auto block = static_cast<double>(F::block.rows * F::block.columns);
-    return F::Element::bits / 8.0 + (F::scaled ? sizeof(typename F::Scale) / block : 0);
-  });
+  const FormatTraits format = traits_of(codes);
+  const auto block = static_cast<double>(format.block.rows * format.block.columns);
+  return format.bits / 8.0 + (format.scaled ? format.scale_bytes / block : 0);
 }
 
 bool copies_travel_apart(FormatId codes) {

@@ -19,51 +19,62 @@ using formats::id_of;
 /// The variants of a format for weights, and for activations and gradients; empty: bf16. A format that weights do not
 /// have, which is refused, stands for the one to use.
 struct Variants {
-  FactorFormat format;
+  std::string_view name;
   Treatment::Format weight, rows;
 };
-template <formats::Format W, formats::Format X> constexpr Variants of(FactorFormat format) {
-  return {format, id_of<W>, id_of<X>};
+template <formats::Format W, formats::Format X> constexpr Variants of(std::string_view name) {
+  return {name, id_of<W>, id_of<X>};
 }
 constexpr Variants variants[] = {
-    {FactorFormat::bf16, {}, {}},
-    of<formats::Fp8Block, formats::Fp8BlockOneD>(FactorFormat::fp8_block),
-    of<formats::Fp8Block, formats::Fp8BlockOneD>(FactorFormat::fp8_block_1d),
-    of<formats::Fp8Tensor, formats::Fp8Tensor>(FactorFormat::fp8_tensor),
-    of<formats::Fp8Tensor, formats::Fp8TensorE5m2>(FactorFormat::fp8_tensor_e5m2),
-    of<formats::Mxfp8, formats::Mxfp8>(FactorFormat::mxfp8),
-    of<formats::Mxfp8Tiles, formats::Mxfp8>(FactorFormat::mxfp8_2d),
-    of<formats::Mxfp8, formats::Mxfp8E5m2>(FactorFormat::mxfp8_e5m2),
-    of<formats::Mxfp6E3m2, formats::Mxfp6E3m2>(FactorFormat::mxfp6_e3m2),
-    of<formats::Mxfp6E3m2Tiles, formats::Mxfp6E3m2>(FactorFormat::mxfp6_e3m2_2d),
-    of<formats::Mxfp6E2m3, formats::Mxfp6E2m3>(FactorFormat::mxfp6_e2m3),
-    of<formats::Mxfp6E2m3Tiles, formats::Mxfp6E2m3>(FactorFormat::mxfp6_e2m3_2d),
-    of<formats::Mxfp4, formats::Mxfp4>(FactorFormat::mxfp4),
-    of<formats::Mxfp4Tiles, formats::Mxfp4>(FactorFormat::mxfp4_2d),
-    of<formats::Nvfp4, formats::Nvfp4OneD>(FactorFormat::nvfp4),
-    of<formats::Nvfp4, formats::Nvfp4OneD>(FactorFormat::nvfp4_1d),
+    {"bf16", {}, {}},
+    of<formats::Fp8Block, formats::Fp8BlockOneD>("fp8_block"),
+    of<formats::Fp8Block, formats::Fp8BlockOneD>("fp8_block_1d"),
+    of<formats::Fp8Tensor, formats::Fp8Tensor>("fp8_tensor"),
+    of<formats::Fp8Tensor, formats::Fp8TensorE5m2>("fp8_tensor_e5m2"),
+    of<formats::Mxfp8, formats::Mxfp8>("mxfp8"),
+    of<formats::Mxfp8Tiles, formats::Mxfp8>("mxfp8_2d"),
+    of<formats::Mxfp8, formats::Mxfp8E5m2>("mxfp8_e5m2"),
+    of<formats::Mxfp6E3m2, formats::Mxfp6E3m2>("mxfp6_e3m2"),
+    of<formats::Mxfp6E3m2Tiles, formats::Mxfp6E3m2>("mxfp6_e3m2_2d"),
+    of<formats::Mxfp6E2m3, formats::Mxfp6E2m3>("mxfp6_e2m3"),
+    of<formats::Mxfp6E2m3Tiles, formats::Mxfp6E2m3>("mxfp6_e2m3_2d"),
+    of<formats::Mxfp4, formats::Mxfp4>("mxfp4"),
+    of<formats::Mxfp4Tiles, formats::Mxfp4>("mxfp4_2d"),
+    of<formats::Nvfp4, formats::Nvfp4OneD>("nvfp4"),
+    of<formats::Nvfp4, formats::Nvfp4OneD>("nvfp4_1d"),
 };
-static_assert(std::size(variants) == std::size(Names<FactorFormat>::table));
 
-Treatment::Format of_weight(FactorFormat format) { return variants[static_cast<std::size_t>(format)].weight; }
-Treatment::Format of_rows(FactorFormat format) { return variants[static_cast<std::size_t>(format)].rows; }
+/// The variants of a name: of the table, or a described format for all factors; none where there is no such format.
+std::optional<Variants> variants_of(const FactorFormat& format, const NamedFormats& described) {
+  if (const auto known = std::ranges::find(variants, format.name, &Variants::name); known != std::end(variants))
+    return *known;
+  const auto own = described.find(format.name);
+  if (own == described.end()) return std::nullopt;
+  const formats::Description description = description_of(own->second);
+  if (formats::flaw_of(description)) return Variants{own->first, {}, {}};
+  const FormatId id = formats::id_of_description(description);
+  return Variants{own->first, id, id};
+}
 
 /// Whether a factor can be rounded at random and rotated.
 bool takes_both(const Treatment::Format& format) { return format && traits_of(*format).hadamard; }
 
 /// Base `bf16` is that of precision.compute, where nothing is quantized.
-Treatment treatment_of(const RecipeConfig& recipe, Compute compute) {
-  const bool fp32 = recipe.base == RecipeName::bf16 && compute == Compute::fp32;
+Treatment treatment_of(const RecipeConfig& recipe, const PrecisionConfig& precision) {
+  const bool fp32 = recipe.base == RecipeName::bf16 && precision.compute == Compute::fp32;
   Treatment t = recipe_named(fp32 ? "fp32" : name_of(recipe.base)).treatment;
-  const auto set = [](Treatment::Format& slot, const Derived<FactorFormat>& given, const auto& variant) {
-    if (given.known()) slot = variant(given.get());
+  using Variant = Treatment::Format Variants::*;
+  const auto set = [&](Treatment::Format& slot, const Derived<FactorFormat>& given, Variant variant) {
+    if (!given.known()) return;
+    const std::optional<Variants> found = variants_of(given.get(), precision.formats);
+    slot = found ? (*found).*variant : std::nullopt;
   };
-  set(t.weight.forward, recipe.weight.forward, of_weight);
-  set(t.weight.dgrad, recipe.weight.dgrad, of_weight);
-  set(t.activation.forward, recipe.activation.forward, of_rows);
-  set(t.activation.wgrad, recipe.activation.wgrad, of_rows);
-  set(t.gradient.dgrad, recipe.gradient.dgrad, of_rows);
-  set(t.gradient.wgrad, recipe.gradient.wgrad, of_rows);
+  set(t.weight.forward, recipe.weight.forward, &Variants::weight);
+  set(t.weight.dgrad, recipe.weight.dgrad, &Variants::weight);
+  set(t.activation.forward, recipe.activation.forward, &Variants::rows);
+  set(t.activation.wgrad, recipe.activation.wgrad, &Variants::rows);
+  set(t.gradient.dgrad, recipe.gradient.dgrad, &Variants::rows);
+  set(t.gradient.wgrad, recipe.gradient.wgrad, &Variants::rows);
   const Derived<RoundingMode>& rounding = recipe.rounding.gradient;
   const bool drawn = takes_both(t.gradient.dgrad) || takes_both(t.gradient.wgrad);
   t.draws = drawn && (!rounding.known() || rounding == RoundingMode::stochastic);
@@ -73,6 +84,12 @@ Treatment treatment_of(const RecipeConfig& recipe, Compute compute) {
 }
 
 }  // namespace
+
+std::vector<std::string> factor_formats() {
+  std::vector<std::string> names;
+  for (const Variants& one : variants) names.emplace_back(one.name);
+  return names;
+}
 
 std::optional<BlockRange> blocks_named(std::string_view text, std::int64_t layers) {
   const auto number = [](std::string_view digits) -> std::optional<std::int64_t> {
@@ -134,9 +151,9 @@ std::vector<RuledMatrix> ruled_matrices(const ModelConfig& model) {
 TreatmentRules treatment_rules(const RunConfig& config) {
   const PrecisionConfig& precision = config.precision;
   const std::int64_t layers = config.model.layers;
-  TreatmentRules rules{treatment_of(precision.recipe, precision.compute)};
+  TreatmentRules rules{treatment_of(precision.recipe, precision)};
   for (const LayerRule& asked : precision.layers) {
-    TreatmentRule rule{{}, parts_named(asked.modules), treatment_of(asked.recipe, precision.compute)};
+    TreatmentRule rule{{}, parts_named(asked.modules), treatment_of(asked.recipe, precision)};
     for (const std::string& text : asked.blocks) rule.blocks.push_back(blocks_named(text, layers).value_or(nowhere));
     rules.list.push_back(std::move(rule));
   }

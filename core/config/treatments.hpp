@@ -33,6 +33,9 @@ struct TreatedAlike {
 /// All matrices that rules are for, in the order of the model.
 std::vector<TreatedAlike> treated_alike(const RunConfig& config);
 
+/// Formats that cannot be as a deck describes them; and advice where no recipe names one.
+void check_formats(const NamedFormats& named, std::vector<Finding>& found);
+void advise_formats(const PrecisionConfig& precision, std::vector<Finding>& found);
 /// Contradictions of recipes and rules.
 void check_treatments(const RunConfig& config, std::vector<Finding>& found);
 /// Advice on rules of which later ones decide all matrices.

@@ -64,6 +64,8 @@ std::string joined(const std::vector<std::string>& words, const char* separator)
 
 template <class T, class Rule> std::string allowed_for(const Rule& rule) {
   if constexpr (requires { T::allowed; }) return T::allowed;
+  else if constexpr (requires { T::mapped_type::allowed; })
+    return "{name: " + std::string(T::mapped_type::allowed) + ", ...}";
   else if constexpr (requires { T::value_type::allowed; }) return "[" + std::string(T::value_type::allowed) + ", ...]";
   else if constexpr (std::is_same_v<Rule, OneOf>) return joined(choices_of<T>(), " | ");
   else return allowed_text(rule);

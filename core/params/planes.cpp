@@ -78,28 +78,26 @@ Planes::Planes(const ParamRegistry& registry, const Bucket& bucket, Travel trave
                                            [](ElementIndex elements) { return elements.value; });
     return;
   }
-  visit_format(*bucket.key.format.codes, [&]<class F>() {
-    const auto data = [&](PlaneKind kind) {
-      array(kind) = at_offsets(places, kind, DType::u8, bucket,
-                               [](ElementIndex elements) { return formats::data_bytes<F>(elements.value); });
-    };
-    const auto of_members = [&](PlaneKind kind, DType type, const auto& entries) {
-      array(kind) = packed([&](const Shape& shape) { return places(kind, type, shape); }, registry, bucket, entries);
-    };
-    data(PlaneKind::rowwise);
-    if (F::columnwise != formats::Columnwise::shared) data(PlaneKind::columnwise);
-    for (const Side side : {Side::rowwise, Side::columnwise})
-      if (F::scaled)
-        of_members(scales_of(side), dtype_of<typename F::Scale>, [side](const ParamSpec& spec) {
-        return formats::padded_extent<F>(side, matrix_of(spec)).elements();
+  const FormatTraits format = traits_of(*bucket.key.format.codes);
+  const auto data = [&](PlaneKind kind) {
+    array(kind) = at_offsets(places, kind, DType::u8, bucket,
+                             [&](ElementIndex elements) { return format.data_bytes(elements.value); });
+  };
+  const auto of_members = [&](PlaneKind kind, DType type, const auto& entries) {
+    array(kind) = packed([&](const Shape& shape) { return places(kind, type, shape); }, registry, bucket, entries);
+  };
+  data(PlaneKind::rowwise);
+  if (format.columnwise != formats::Columnwise::shared) data(PlaneKind::columnwise);
+  for (const Side side : {Side::rowwise, Side::columnwise})
+    if (format.scaled)
+      of_members(scales_of(side), format.scale_type, [&](const ParamSpec& spec) {
+        return format.padded_extent(side, matrix_of(spec)).elements();
       });
-    if (F::scaled && F::columnwise != formats::Columnwise::requantized)
-      of_members(PlaneKind::block_scales, dtype_of<typename F::Scale>, [](const ParamSpec& spec) {
-        return formats::blocks<F>(Side::rowwise, matrix_of(spec)).elements();
-      });
-    if (F::tensor_amax)
-      of_members(PlaneKind::amax, DType::f32, [](const ParamSpec&) { return std::int64_t{1}; });
-  });
+  if (format.scaled && format.columnwise != formats::Columnwise::requantized)
+    of_members(PlaneKind::block_scales, format.scale_type, [&](const ParamSpec& spec) {
+      return format.blocks(Side::rowwise, matrix_of(spec)).elements();
+    });
+  if (format.tensor_amax) of_members(PlaneKind::amax, DType::f32, [](const ParamSpec&) { return std::int64_t{1}; });
 }
 
 Planes Planes::allocated(Device& device, const ParamRegistry& registry, const Bucket& bucket, Travel travel) {
@@ -113,13 +111,11 @@ Planes Planes::allocated(Device& device, const ParamRegistry& registry, const Bu
 }
 
 StoredArray block_scales_of(Device& device, const ParamRegistry& registry, const Bucket& bucket) {
-  return visit_format(*bucket.key.format.codes, [&]<class F>() {
-    if (!F::scaled) return StoredArray();
-    return packed(
-        [&](const Shape& shape) { return device.allocate(Category::staging, dtype_of<typename F::Scale>, shape); },
-        registry, bucket,
-        [](const ParamSpec& spec) { return formats::blocks<F>(Side::rowwise, matrix_of(spec)).elements(); });
-  });
+  const FormatTraits format = traits_of(*bucket.key.format.codes);
+  if (!format.scaled) return StoredArray();
+  return packed([&](const Shape& shape) { return device.allocate(Category::staging, format.scale_type, shape); },
+                registry, bucket,
+                [&](const ParamSpec& spec) { return format.blocks(Side::rowwise, matrix_of(spec)).elements(); });
 }
 
 bool holds(const WeightFormat& format, Travel travel, Sides sides, PlaneKind kind) {
@@ -136,14 +132,12 @@ PlaneKind data_of(FormatId format, Side side) {
 
 Operand coded_operand(FormatId format, const ParamSpec& spec, Side side, std::int64_t stride, void* data, void* scales,
                       void* amax) {
-  return visit_format(format, [&]<class F>() {
-    const formats::Matrix matrix = matrix_of(spec);
-    Codes codes{format, side, {}, {}};
-    if (F::scaled) codes.scales = {scales, dtype_of<typename F::Scale>, formats::scale_shape<F>(side, matrix)};
-    if (F::tensor_amax) codes.amax = {amax, DType::f32, {spec.members}};
-    return Operand({data, dtype_of<typename F::Element::Storage>, formats::data_shape<F>(side, matrix)}, codes,
-                   spec.members, stride);
-  });
+  const FormatTraits traits = traits_of(format);
+  const formats::Matrix matrix = matrix_of(spec);
+  Codes codes{format, side, {}, {}};
+  if (traits.scaled) codes.scales = {scales, traits.scale_type, traits.scale_shape(side, matrix)};
+  if (traits.tensor_amax) codes.amax = {amax, DType::f32, {spec.members}};
+  return Operand({data, traits.data_type, traits.data_shape(side, matrix)}, codes, spec.members, stride);
 }
 
 }  // namespace tessera

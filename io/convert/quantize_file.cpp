@@ -22,9 +22,8 @@ struct Sides {
 };
 
 Sides sides_of(const ChosenTensor& t) {
-  return visit_format(t.format, [&]<class F>() {
-    return Sides{formats::takes<F>(Side::rowwise, t.matrix()), formats::takes<F>(Side::columnwise, t.matrix())};
-  });
+  const FormatTraits format = traits_of(t.format);
+  return {format.takes(Side::rowwise, t.matrix()), format.takes(Side::columnwise, t.matrix())};
 }
 
 /// Whether a name can be the path of an HDF5 group: parts between slashes, none of them empty, "." or "..".
@@ -177,15 +176,13 @@ void add_tensor(hdf5::File& file, const ChosenTensor& t, Precision precision) {
   file.set(source.name, "source_dtype", source.type == DType::f32 ? wide : "bf16");
   file.set(source.name, "bf16_first", std::int64_t{source.type == DType::bf16 || precision == Precision::bf16_first});
   const Sides sides = sides_of(t);
-  visit_format(t.format, [&]<class F>() {
-    for (Side side : {Side::rowwise, Side::columnwise}) {
-      if (side == Side::rowwise ? !sides.rowwise : !sides.columnwise) continue;
-      file.add_dataset(array_of(t, side, "data"), stacked(t, formats::data_shape<F>(side, t.matrix())), DType::u8);
-      if (!F::scaled) continue;
-      file.add_dataset(array_of(t, side, "scales"), stacked(t, formats::scale_shape<F>(side, t.matrix())),
-                       dtype_of<typename F::Scale>);
-    }
-  });
+  const FormatTraits format = traits_of(t.format);
+  for (Side side : {Side::rowwise, Side::columnwise}) {
+    if (side == Side::rowwise ? !sides.rowwise : !sides.columnwise) continue;
+    file.add_dataset(array_of(t, side, "data"), stacked(t, format.data_shape(side, t.matrix())), DType::u8);
+    if (!format.scaled) continue;
+    file.add_dataset(array_of(t, side, "scales"), stacked(t, format.scale_shape(side, t.matrix())), format.scale_type);
+  }
   file.add_dataset(source.name + "/amax", source.shape.rank() == 3 ? Shape{source.shape[0]} : Shape{}, DType::f32);
 }
 

@@ -10,7 +10,6 @@
 namespace tessera {
 namespace {
 
-using formats::Format;
 using formats::Matrix;
 using formats::Order;
 
@@ -53,31 +52,36 @@ struct Sums {
   float amax = 0;
 };
 
-template <Format F>
+/// Of a format of the registry, or a described one.
+template <class F>
 class TensorQuantizer {
  public:
-  explicit TensorQuantizer(const QuantizeStep& step)
-      : step_(step), matrix_(step.tensor.matrix()), largest_(largest_panel(matrix_, step.options.panel_elements)) {
+  TensorQuantizer(const QuantizeStep& step, const F& format)
+      : step_(step),
+        format_(format),
+        traits_(traits_of(step.tensor.format)),
+        matrix_(step.tensor.matrix()),
+        largest_(largest_panel(matrix_, step.options.panel_elements)) {
     const Matrix panel = largest_;
     values_ = buffer(step.tensor.source.type, panel.elements());
     decoded_ = buffer(DType::f32, panel.elements());
     for (Side side : {Side::rowwise, Side::columnwise}) {
       if (!made(side)) continue;
       Copy& copy = copies_[static_cast<std::size_t>(side)];
-      copy.data = shares(side) ? copies_[0].data : buffer(DType::u8, formats::data_bytes<F>(panel.elements()));
-      copy.scales = buffer(dtype_of<typename F::Scale>, formats::padded_extent<F>(side, panel).elements());
-      if (F::tensor_amax) copy.amax = buffer(DType::f32, 1);
+      copy.data = shares(side) ? copies_[0].data : buffer(DType::u8, traits_.data_bytes(panel.elements()));
+      copy.scales = buffer(traits_.scale_type, traits_.padded_extent(side, panel).elements());
+      if (traits_.tensor_amax) copy.amax = buffer(DType::f32, 1);
     }
   }
 
   TensorReport run() {
     std::vector<float> amaxes;
     for (std::int64_t e = 0; e < step_.tensor.members(); ++e) {
-      const float amax = F::tensor_amax ? member_amax(e) : 0.0f;
+      const float amax = traits_.tensor_amax ? member_amax(e) : 0.0f;
       sums_.amax = 0;
       each_panel([&](const Panel& panel) { quantize_panel(e, panel, amax); });
       amaxes.push_back(sums_.amax);
-      if (!F::scaled) ++exponents_[std::ilogb(F::tensor_step(amax))];
+      if (!traits_.scaled) ++exponents_[std::ilogb(format_.tensor_step(amax))];
     }
     step_.out.write(step_.places.amax, amaxes.data(), std::ssize(amaxes) * 4);
     return report();
@@ -85,7 +89,7 @@ class TensorQuantizer {
 
  private:
   bool made(Side side) const { return step_.places.sides[static_cast<std::size_t>(side)].made; }
-  static bool shares(Side side) { return side == Side::columnwise && F::columnwise == formats::Columnwise::shared; }
+  bool shares(Side side) const { return side == Side::columnwise && traits_.columnwise == formats::Columnwise::shared; }
   /// The copy whose quantization error is reported.
   Side judged() const { return made(Side::rowwise) ? Side::rowwise : Side::columnwise; }
 
@@ -135,11 +139,11 @@ class TensorQuantizer {
       if (!made(side)) continue;
       const Copy& whole = copies_[static_cast<std::size_t>(side)];
       Copy& copy = side == Side::rowwise ? m.rowwise : m.columnwise;
-      copy.data = whole.data.flat(0, formats::data_bytes<F>(panel.elements()));
-      copy.scales = whole.scales.flat(0, formats::padded_extent<F>(side, panel).elements());
+      copy.data = whole.data.flat(0, traits_.data_bytes(panel.elements()));
+      copy.scales = whole.scales.flat(0, traits_.padded_extent(side, panel).elements());
       copy.amax = whole.amax;
     }
-    QuantizeTable made_table(formats::id_of<F>, std::vector{m});
+    QuantizeTable made_table(step_.tensor.format, std::vector{m});
     if (made_table.bytes() > table_memory_.bytes() || !table_memory_)
       table_memory_ = buffer(DType::u8, made_table.bytes());
     made_table.bind(table_memory_.flat(0, made_table.bytes()));
@@ -175,28 +179,28 @@ class TensorQuantizer {
   void write_side(Side side, std::int64_t member, const Panel& panel) {
     const Copy& copy = copies_[static_cast<std::size_t>(side)];
     const QuantizedPlaces::Side& place = step_.places.sides[static_cast<std::size_t>(side)];
-    const Order order = formats::order_of<F>(side);
+    const Order order = traits_.order_of(side);
     const bool turned = order == Order::transposed;
     const Rectangle data{formats::in_order(order, matrix_), formats::in_order(order, panel.size),
                          turned ? panel.column : panel.row, turned ? panel.row : panel.column};
-    auto codes = download(copy.data.flat(0, formats::data_bytes<F>(panel.size.elements())));
-    write(step_.out, place.data + member * formats::data_bytes<F>(matrix_.elements()), data, F::Element::bits, codes);
+    auto codes = download(copy.data.flat(0, traits_.data_bytes(panel.size.elements())));
+    write(step_.out, place.data + member * traits_.data_bytes(matrix_.elements()), data, traits_.bits, codes);
 
     if (side == judged()) codes_ = std::move(codes);
-    if (F::scaled) write_scales(side, member, panel);
+    if (traits_.scaled) write_scales(side, member, panel);
   }
 
   void write_scales(Side side, std::int64_t member, const Panel& panel) {
     const Copy& copy = copies_[static_cast<std::size_t>(side)];
     const QuantizedPlaces::Side& place = step_.places.sides[static_cast<std::size_t>(side)];
-    const formats::ScaleLayout layout = F::scale_layout(side);
-    const formats::Block block = formats::block_of<F>(side);
+    const formats::ScaleLayout layout = traits_.scale_layout(side);
+    const formats::Block block = traits_.block_of(side);
     const std::int64_t row = panel.row / block.rows * layout.repeat.rows,
                        column = panel.column / block.columns * layout.repeat.columns;
-    const Matrix whole = formats::padded_extent<F>(side, matrix_), piece = formats::padded_extent<F>(side, panel.size);
+    const Matrix whole = traits_.padded_extent(side, matrix_), piece = traits_.padded_extent(side, panel.size);
     const bool swapped = layout.order == formats::Order::transposed;
     auto scales = download(copy.scales.flat(0, piece.elements()));
-    constexpr std::int64_t scale_bytes = sizeof(typename F::Scale);
+    const std::int64_t scale_bytes = traits_.scale_bytes;
     write(step_.out, place.scales + member * whole.elements() * scale_bytes,
           {whole, piece, swapped ? column : row, swapped ? row : column}, 8 * scale_bytes, scales);
     if (side == judged()) scales_ = std::move(scales);
@@ -212,7 +216,7 @@ class TensorQuantizer {
     const std::int64_t rows = rows_read(part);
     const auto decoded = download(decoded_.flat(0, panel.elements()));
     const auto* q = reinterpret_cast<const float*>(decoded.data());
-    const bool turned = formats::order_of<F>(judged()) == Order::transposed;
+    const bool turned = traits_.order_of(judged()) == Order::transposed;
     const bool rounds = step_.options.precision == Precision::bf16_first;
     for (std::int64_t r = 0; r < rows; ++r)
       for (std::int64_t c = 0; c < panel.columns; ++c) {
@@ -231,14 +235,15 @@ class TensorQuantizer {
         if (x != 0) sums_.worst = std::max(sums_.worst, error / std::fabs(x));
       }
     count_codes(rows * panel.columns);
-    if (F::scaled) count_scales(panel);
+    if (traits_.scaled) count_scales(panel);
   }
 
   void count_codes(std::int64_t n) {
-    constexpr std::uint32_t sign = F::Element::sign, top = F::Element::encode(F::Element::max);
+    const auto element = formats::element_of(format_);
+    const std::uint32_t sign = element.sign, top = element.encode(element.max);
     const auto* bytes = reinterpret_cast<const std::uint8_t*>(codes_.data());
     for (std::int64_t i = 0; i < n; ++i) {
-      const std::uint32_t code = F::Element::bits == 4 ? bytes[i / 2] >> (i % 2 * 4) & 15u : bytes[i];
+      const std::uint32_t code = traits_.bits == 4 ? bytes[i / 2] >> (i % 2 * 4) & 15u : bytes[i];
       sums_.zeros += (code & (sign - 1)) == 0;
       sums_.saturated += (code & (sign - 1)) == top;
     }
@@ -247,14 +252,17 @@ class TensorQuantizer {
 
   void count_scales(Matrix panel) {
     const Side side = judged();
-    const Matrix grid = formats::blocks<F>(side, panel), padded = formats::padded_extent<F>(side, panel);
-    const formats::Block repeat = F::scale_layout(side).repeat;
+    const Matrix grid = traits_.blocks(side, panel), padded = traits_.padded_extent(side, panel);
+    const formats::Block repeat = traits_.scale_layout(side).repeat;
+    const bool lies_transposed = traits_.scale_layout(side).order == Order::transposed;
     for (std::int64_t i = 0; i < grid.rows; ++i)
       for (std::int64_t j = 0; j < grid.columns; ++j) {
-        const std::int64_t place = quantizer::scale_place<F>(side, padded, i * repeat.rows, j * repeat.columns);
-        typename F::Scale scale;
-        std::memcpy(&scale, scales_.data() + place * static_cast<std::int64_t>(sizeof scale), sizeof scale);
-        const float value = F::factor_step(scale, 0.0f);
+        const std::int64_t row = i * repeat.rows, column = j * repeat.columns;
+        const std::int64_t place = lies_transposed ? column * padded.columns + row : row * padded.columns + column;
+        typename F::Scale scale{};
+        const auto bytes = static_cast<std::size_t>(traits_.scale_bytes);
+        std::memcpy(&scale, scales_.data() + place * traits_.scale_bytes, bytes);
+        const float value = format_.factor_step(scale, 0.0f);
         ++exponents_[value == 0 ? zero_scale : std::ilogb(value)];
       }
   }
@@ -262,7 +270,7 @@ class TensorQuantizer {
   TensorReport report() const {
     TensorReport r;
     r.name = step_.tensor.source.name;
-    r.format = F::name;
+    r.format = traits_.name;
     r.shape = step_.tensor.source.shape;
     for (Side side : {Side::rowwise, Side::columnwise})
       if (made(side)) r.directions.emplace_back(name_of(side));
@@ -278,6 +286,8 @@ class TensorQuantizer {
   }
 
   const QuantizeStep& step_;
+  F format_;
+  FormatTraits traits_;
   Matrix matrix_, largest_;  ///< sizes of a member and of the largest panel
   Device device_;
   Tensor values_, decoded_, table_memory_;
@@ -290,9 +300,11 @@ class TensorQuantizer {
 }  // namespace
 
 TensorReport quantize_tensor(const QuantizeStep& step) {
-  return visit_format(step.tensor.format, [&]<class F>() -> TensorReport {
+  const FormatId format = step.tensor.format;
+  if (formats::is_described(format)) return TensorQuantizer(step, formats::Described(format)).run();
+  return visit_format(format, [&]<class F>() -> TensorReport {
     if constexpr (!formats::is_plain<F>)
-      return TensorQuantizer<F>(step).run();
+      return TensorQuantizer(step, F()).run();
     else
       refuse("quantize_tensor", "the format has no scales");
   });

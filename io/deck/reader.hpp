@@ -104,6 +104,21 @@ class DeckReader : public ConfigVisitor<DeckReader> {
       read_structure(node.items[i], path + "[" + std::to_string(i) + "]", list.emplace_back());
     finish_structure(node, path, before);
   }
+  /// Of a map, names are free.
+  template <Structured T> void read_structure(Node& node, const std::string& path, std::map<std::string, T>& named) {
+    const std::size_t before = reading_.complaints.size();
+    if (node.kind != Node::Kind::map) refuse_structure<std::map<std::string, T>>(node, path);
+    for (Node::Entry& entry : node.entries) {
+      const std::string below = path + "." + entry.name;
+      if (!is_word(entry.name))
+        reading_.fail(entry.value.place, path, shown(entry.name) + " is no name: letters, digits and _ make one");
+      else if (named.contains(entry.name))
+        reading_.fail(entry.value.place, below, "is given twice");
+      else
+        read_structure(entry.value, below, named[entry.name]);
+    }
+    finish_structure(node, path, before);
+  }
   template <class T> void refuse_structure(const Node& node, const std::string& path) {
     if (node.kind != Node::Kind::broken)
       reading_.fail(node.place, path,

@@ -84,6 +84,30 @@ std::string read_scalar(const Node& node, ShardingGroup& value) {
   return "";
 }
 
+std::string read_scalar(const Node& node, FactorFormat& value) {
+  if (node.kind != Node::Kind::scalar || node.text.empty()) return is_not(node, "the name of a format");
+  value.name = node.text;
+  return "";
+}
+
+std::string read_scalar(const Node& node, FormatElement& value) {
+  const auto element = node.kind == Node::Kind::scalar ? formats::element_named(node.text) : std::nullopt;
+  if (!element) return is_not(node, "an element");
+  value = {element->exponent_bits, element->mantissa_bits};
+  return "";
+}
+
+std::string read_scalar(const Node& node, FormatBlock& value) {
+  value = {};
+  if (node.kind == Node::Kind::scalar && node.text == "tensor") return "";
+  const auto edge = [](const Node& item, std::int64_t& to) {
+    return read_whole(item, to).empty() && to >= 1 && to <= 128;
+  };
+  const bool two = node.kind == Node::Kind::list && node.items.size() == 2;
+  if (two && edge(node.items[0], value.rows) && edge(node.items[1], value.columns)) return "";
+  return is_not(node, "a block");
+}
+
 std::string read_scalar(const Node& node, std::string& value) {
   if (node.kind != Node::Kind::scalar) return is_not(node, "a text");
   value = node.text;

@@ -7,13 +7,12 @@ namespace tessera::formats {
 /// The multipliers that an FP8 block may have. With powers of two an operand decodes to bf16 exactly.
 enum class Multipliers : std::uint8_t { powers_of_two, any };
 
-/// The power of two fp32(Element::max / amax) with its mantissa truncated; at most 2^127. Computed from exponents
-/// without a division, which is exact because a quotient of significands below 1 never rounds up to 1.
-template <class Element>
-TESSERA_FN constexpr float fp8_power(std::uint32_t amax) {
-  constexpr auto top = std::bit_cast<std::uint32_t>(Element::max);
+/// The power of two fp32(max / amax) with its mantissa truncated; at most 2^127. Computed from exponents without a
+/// division, which is exact because a quotient of significands below 1 never rounds up to 1.
+TESSERA_FN constexpr float power_of_quotient(float max, std::uint32_t amax) {
+  const auto top = std::bit_cast<std::uint32_t>(max);
   constexpr std::uint32_t mantissa = 0x7FFFFFu, largest = 254;
-  // amax's exponent, and one more where its significand is above that of Element::max.
+  // amax's exponent, and one more where its significand is above that of max.
   const std::uint32_t beyond = (amax + (mantissa - (top & mantissa))) >> 23;
   const std::uint32_t exponent = (top >> 23) + 127 - beyond;
   return std::bit_cast<float>((exponent < largest ? exponent : largest) << 23);
@@ -24,13 +23,19 @@ TESSERA_FN constexpr float inverse_of_power(float power) {
   return std::bit_cast<float>(inverse == 0 ? 0x00400000u : inverse);  // 2^-127 is subnormal
 }
 
+/// power_of_quotient() for an amax that is not NaN; 1 if that is 0 or infinite.
+TESSERA_FN constexpr float power_multiplier(float max, float amax) {
+  const auto bits = std::bit_cast<std::uint32_t>(amax);
+  return bits == 0 || bits >= 0x7F800000u ? 1.0f : power_of_quotient(max, bits);
+}
+
 /// Multiplier of a block with largest magnitude max(amax, eps); 1 if that is 0 or not finite.
 template <class Element, Multipliers multipliers>
 TESSERA_FN constexpr float fp8_multiplier(float amax, float eps = 0.0f) {
   const float a = amax < eps ? eps : amax;
   const auto bits = std::bit_cast<std::uint32_t>(a);
   if (bits == 0 || bits >= 0x7F800000u) return 1.0f;
-  if constexpr (multipliers == Multipliers::powers_of_two) return fp8_power<Element>(bits);
+  if constexpr (multipliers == Multipliers::powers_of_two) return power_of_quotient(Element::max, bits);
   const float quotient = Element::max / a;
   const auto q = std::bit_cast<std::uint32_t>(quotient);
   return std::bit_cast<float>(q < 0x7F7FFFFFu ? q : 0x7F7FFFFFu);

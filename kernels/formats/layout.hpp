@@ -15,50 +15,111 @@ TESSERA_FN constexpr Matrix transposed(Matrix m) { return {m.columns, m.rows}; }
 TESSERA_FN constexpr Matrix in_order(Order order, Matrix m) { return order == Order::transposed ? transposed(m) : m; }
 TESSERA_FN constexpr std::int64_t tiles_along(std::int64_t n, int tile) { return (n + tile - 1) / tile; }
 
+/// What the layout of a format's bytes follows from.
+struct Geometry {
+  int bits;     ///< per element
+  Block block;  ///< of the rowwise copy
+  bool scaled, ragged;
+  Columnwise columnwise;
+  Order columnwise_order;
+  int scale_bytes;
+  ScaleLayout rowwise_scales, columnwise_scales;
+
+  TESSERA_FN constexpr Block block_of(Side side) const {
+    return side == Side::rowwise ? block : Block{block.columns, block.rows};
+  }
+  TESSERA_FN constexpr Order order_of(Side side) const {
+    return side == Side::rowwise ? Order::as_source : columnwise_order;
+  }
+  TESSERA_FN constexpr ScaleLayout scale_layout(Side side) const {
+    return side == Side::rowwise ? rowwise_scales : columnwise_scales;
+  }
+  /// Whether a matrix has a copy of this side: its lines are whole bytes, and its blocks are whole or the format is
+  /// ragged.
+  constexpr bool takes(Side side, Matrix m) const {
+    const Block b = block_of(side);
+    if (in_order(order_of(side), m).columns * bits % 8 != 0) return false;  // mutation: half_a_byte
+    return ragged || (m.rows % b.rows == 0 && m.columns % b.columns == 0);
+  }
+  /// Blocks along rows and columns.
+  TESSERA_FN constexpr Matrix blocks(Side side, Matrix m) const {
+    const Block b = block_of(side);
+    return {tiles_along(m.rows, b.rows), tiles_along(m.columns, b.columns)};
+  }
+  /// Bytes of one copy's elements.
+  TESSERA_FN constexpr std::int64_t data_bytes(std::int64_t elements) const { return elements * bits / 8; }
+  /// The scale array, without and with padding.
+  TESSERA_FN constexpr Matrix scale_extent(Side side, Matrix m) const {
+    const ScaleLayout layout = scale_layout(side);
+    const Matrix grid = blocks(side, m);
+    return in_order(layout.order, {grid.rows * layout.repeat.rows, grid.columns * layout.repeat.columns});
+  }
+  TESSERA_FN constexpr Matrix padded_extent(Side side, Matrix m) const {
+    const Block pad = scale_layout(side).pad;
+    const Matrix n = scale_extent(side, m);
+    if (!scaled) return {};
+    return {tiles_along(n.rows, pad.rows) * pad.rows, tiles_along(n.columns, pad.columns) * pad.columns};
+  }
+  /// Shapes of one member's tensors.
+  constexpr Shape data_shape(Side side, Matrix m) const {
+    const Matrix n = in_order(order_of(side), m);
+    return bits == 4 ? Shape{n.rows, n.columns / 2} : Shape{n.rows, n.columns};
+  }
+  constexpr Shape scale_shape(Side side, Matrix m) const {
+    const Matrix n = padded_extent(side, m);
+    return {n.rows, n.columns};
+  }
+};
+
+template <Format F>
+TESSERA_FN constexpr Geometry geometry_of() {
+  return {F::Element::bits,
+          F::block,
+          F::scaled,
+          F::ragged,
+          F::columnwise,
+          F::columnwise_order,
+          static_cast<int>(sizeof(typename F::Scale)),
+          F::scale_layout(Side::rowwise),
+          F::scale_layout(Side::columnwise)};
+}
+
+/// The same of a format that is known when the program is compiled.
 template <Format F>
 TESSERA_FN constexpr Block block_of(Side side) {
-  return side == Side::rowwise ? F::block : Block{F::block.columns, F::block.rows};
+  return geometry_of<F>().block_of(side);
 }
 template <Format F>
 TESSERA_FN constexpr Order order_of(Side side) {
-  return side == Side::rowwise ? Order::as_source : F::columnwise_order;
+  return geometry_of<F>().order_of(side);
 }
-
-/// Whether a matrix has a copy of this side: its lines are whole bytes, and its blocks are whole or the format is
-/// ragged.
 template <Format F>
 constexpr bool takes(Side side, Matrix m) {
-  const Block b = block_of<F>(side);
-  if (in_order(order_of<F>(side), m).columns * F::Element::bits % 8 != 0) return false;  // mutation: half_a_byte
-  return F::ragged || (m.rows % b.rows == 0 && m.columns % b.columns == 0);
+  return geometry_of<F>().takes(side, m);
 }
-
-/// Blocks along rows and columns.
 template <Format F>
 TESSERA_FN constexpr Matrix blocks(Side side, Matrix m) {
-  const Block b = block_of<F>(side);
-  return {tiles_along(m.rows, b.rows), tiles_along(m.columns, b.columns)};
+  return geometry_of<F>().blocks(side, m);
 }
-
-/// Bytes of one copy's elements.
 template <Format F>
 TESSERA_FN constexpr std::int64_t data_bytes(std::int64_t elements) {
-  return elements * F::Element::bits / 8;
+  return geometry_of<F>().data_bytes(elements);
 }
-
-/// The scale array, without and with padding.
 template <Format F>
 TESSERA_FN constexpr Matrix scale_extent(Side side, Matrix m) {
-  const ScaleLayout layout = F::scale_layout(side);
-  const Matrix grid = blocks<F>(side, m);
-  return in_order(layout.order, {grid.rows * layout.repeat.rows, grid.columns * layout.repeat.columns});
+  return geometry_of<F>().scale_extent(side, m);
 }
 template <Format F>
 TESSERA_FN constexpr Matrix padded_extent(Side side, Matrix m) {
-  const Block pad = F::scale_layout(side).pad;
-  const Matrix n = scale_extent<F>(side, m);
-  if (!F::scaled) return {};
-  return {tiles_along(n.rows, pad.rows) * pad.rows, tiles_along(n.columns, pad.columns) * pad.columns};
+  return geometry_of<F>().padded_extent(side, m);
+}
+template <Format F>
+constexpr Shape data_shape(Side side, Matrix m) {
+  return geometry_of<F>().data_shape(side, m);
+}
+template <Format F>
+constexpr Shape scale_shape(Side side, Matrix m) {
+  return geometry_of<F>().scale_shape(side, m);
 }
 
 /// Whether block-scaled GEMMs read this format's scales in the order of swizzled(): one-byte scales in a scale matrix
@@ -72,18 +133,6 @@ constexpr bool swizzles() {
 /// 32 rows. `columns`: columns of the scale matrix.
 TESSERA_FN constexpr std::int64_t swizzled(std::int64_t row, std::int64_t column, std::int64_t columns) {
   return (row / 128 * ((columns + 3) / 4) + column / 4) * 512 + row % 32 * 16 + row % 128 / 32 * 4 + column % 4;
-}
-
-/// Shapes of one member's tensors.
-template <Format F>
-constexpr Shape data_shape(Side side, Matrix m) {
-  const Matrix n = in_order(order_of<F>(side), m);
-  return F::Element::bits == 4 ? Shape{n.rows, n.columns / 2} : Shape{n.rows, n.columns};
-}
-template <Format F>
-constexpr Shape scale_shape(Side side, Matrix m) {
-  const Matrix n = padded_extent<F>(side, m);
-  return {n.rows, n.columns};
 }
 
 }  // namespace tessera::formats

@@ -3,6 +3,7 @@
 #include <type_traits>
 
 #include "kernels/formats/bf16.hpp"
+#include "kernels/formats/described.hpp"
 #include "kernels/formats/fp8_block.hpp"
 #include "kernels/formats/fp8_tensor.hpp"
 #include "kernels/formats/id.hpp"
@@ -46,7 +47,8 @@ decltype(auto) visit(FormatList<First, Rest...>, int place, V&& visitor) {
 
 }  // namespace formats
 
-/// Calls `visitor.template operator()<F>()` with the format F of `id`: the only dispatch from a run-time format.
+/// Calls `visitor.template operator()<F>()` with the format F of `id`, one of the registry: the only dispatch from a
+/// run-time format. Described formats have kernels of their own.
 template <class V>
 decltype(auto) visit_format(FormatId id, V&& visitor) {
   require(static_cast<int>(id) < formats::Registry::size, "visit_format", "no such format");
@@ -54,43 +56,54 @@ decltype(auto) visit_format(FormatId id, V&& visitor) {
 }
 
 /// A format's properties as run-time values.
-struct FormatTraits {
+struct FormatTraits : formats::Geometry {
   std::string_view name;
-  int bits;              ///< per element
-  formats::Block block;  ///< of the rowwise copy
   DType data_type, scale_type;
-  bool scaled, plain, ragged, tensor_amax, leaves_alpha, hadamard;
-  formats::Columnwise columnwise;
-  formats::Order columnwise_order;
+  bool plain, tensor_amax, leaves_alpha, hadamard;
   formats::Agreement agreement;
 };
 
 template <formats::Format F>
 constexpr FormatTraits traits_of() {
-  return {F::name,
-          F::Element::bits,
-          F::block,
+  return {formats::geometry_of<F>(),
+          F::name,
           dtype_of<typename F::Element::Storage>,
           dtype_of<typename F::Scale>,
-          F::scaled,
           formats::is_plain<F>,
-          F::ragged,
           F::tensor_amax,
           F::leaves_alpha,
           F::hadamard,
-          F::columnwise,
-          F::columnwise_order,
           F::agreement};
 }
 inline FormatTraits traits_of(FormatId id) {
-  return visit_format(id, [&]<class F>() { return traits_of<F>(); });
+  if (!formats::is_described(id)) return visit_format(id, [&]<class F>() { return traits_of<F>(); });
+  const formats::Described format(id);
+  const formats::Geometry geometry = format.geometry();
+  return {geometry, formats::name_of_described(id),
+          DType::u8, geometry.scale_bytes == 4 ? DType::f32 : DType::u8,
+          false,     format.tensor_amax(),
+          format.two_levels(), formats::Described::hadamard,
+          format.agreement()};
 }
 
 namespace formats {
 
-/// F::tensor_step() of a format chosen at run time; on the device too.
+/// Formats as objects: one of the registry, whose members are constants, or a described one.
+template <Format F>
+TESSERA_FN constexpr Geometry geometry_of(const F&) {
+  return geometry_of<F>();
+}
+TESSERA_FN constexpr Geometry geometry_of(const Described& format) { return format.geometry(); }
+template <Format F>
+TESSERA_FN constexpr typename F::Element element_of(const F&) {
+  return {};
+}
+TESSERA_FN constexpr DescribedElement element_of(const Described& format) { return format.element; }
+
+/// tensor_step() of a format chosen at run time; on the device too.
 template <class... F>
 TESSERA_FN constexpr float tensor_step(FormatList<F...>, FormatId id, float amax) {
+  if (is_described(id)) return Described(id).tensor_step(amax);
   float step = 1;
   int place = 0;
   ((static_cast<int>(id) == place++ ? static_cast<void>(step = F::tensor_step(amax)) : static_cast<void>(0)), ...);
@@ -98,17 +111,15 @@ TESSERA_FN constexpr float tensor_step(FormatList<F...>, FormatId id, float amax
 }
 
 /// Bytes of one copy's elements.
-inline std::int64_t data_bytes(FormatId id, std::int64_t elements) {
-  return visit_format(id, [&]<class F>() { return data_bytes<F>(elements); });
-}
+inline std::int64_t data_bytes(FormatId id, std::int64_t elements) { return traits_of(id).data_bytes(elements); }
 
 }  // namespace formats
 
-/// The format of that name, if there is one.
+/// The format of that name, if there is one: of the registry, or as a description in words.
 inline std::optional<FormatId> find_format(std::string_view name) {
   for (int i = 0; i < formats::Registry::size; ++i)
     if (traits_of(static_cast<FormatId>(i)).name == name) return static_cast<FormatId>(i);
-  return std::nullopt;
+  return formats::find_described(name);
 }
 
 }  // namespace tessera

@@ -24,6 +24,7 @@ void make_factors(Stream& stream, FormatId format, const QuantizedMatrix& matrix
 template <formats::Format F>
 inline constexpr bool has_factors_of = F::scaled ? F::block.rows != F::block.columns : F::tensor_amax;
 inline bool has_factors(FormatId format) {
+  if (formats::is_described(format)) return true;
   return visit_format(format, []<class F>() { return has_factors_of<F>; });
 }
 /// Decodes the matrices of view_of_apart() to bf16 factors.

@@ -21,20 +21,24 @@ inline constexpr Area one_patch{patch_edge, patch_edge};
 
 /// The area whose scales fill whole sectors (32 bytes) of a format's scale arrays, along rows, and along columns if an
 /// array is transposed. A GPU writes whole sectors, even for smaller stores.
+constexpr Area scale_area(const formats::Geometry& format) {
+  constexpr int sector = 32;
+  const int entries = sector / format.scale_bytes;
+  const bool down = format.scale_layout(Side::columnwise).order == formats::Order::transposed;
+  const int run = entries * format.block.columns, edge = run > patch_edge ? run : patch_edge;
+  return {format.scaled && down ? edge : patch_edge, format.scaled ? edge : patch_edge};
+}
 template <formats::Format F>
 constexpr Area scale_area() {
-  constexpr int sector = 32, entries = sector / static_cast<int>(sizeof(typename F::Scale));
-  constexpr bool down = F::scale_layout(Side::columnwise).order == formats::Order::transposed;
-  return {F::scaled && down ? entries * F::block.columns : patch_edge,
-          F::scaled ? entries * F::block.columns : patch_edge};
+  return scale_area(formats::geometry_of<F>());
 }
 
 /// The area that a block of threads transposes: sixteen rows of eight bytes for each of 128 or 256 device threads. So
 /// the lines of both copies are as long as a cache line.
+constexpr Area turned_area(const formats::Geometry& format) { return {1024 / format.bits, 1024 / format.bits}; }
 template <formats::Format F>
 constexpr Area turned_area() {
-  constexpr int edge = 1024 / F::Element::bits;
-  return {edge, edge};
+  return turned_area(formats::geometry_of<F>());
 }
 
 struct Addresses {

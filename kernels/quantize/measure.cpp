@@ -74,7 +74,7 @@ void measure_copy(Stream& stream, FormatId format, const QuantizedMatrix& matrix
   Job job = job_over(matrix.matrix, 1, 0, matrix.matrix.elements());
   const Kind kind = place_input(job, matrix.values, input);
   const Copy& copy = side == Side::rowwise ? matrix.rowwise : matrix.columnwise;
-  const bool hadamard = visit_format(format, []<class F>() { return F::hadamard; });
+  const bool hadamard = traits_of(format).hadamard;
   job.rotates = hadamard && purpose.rotates && side == Side::columnwise;
   job.at_random = hadamard && purpose.draws;
   job.tokens = tokens ? tokens.as<std::int32_t>() : nullptr;
@@ -92,7 +92,7 @@ void measure_copy(Stream& stream, FormatId format, const QuantizedMatrix& matrix
 }
 
 std::int64_t block_tops(FormatId format, Side side, formats::Matrix matrix, std::int64_t members) {
-  return visit_format(format, [&]<class F>() { return members * formats::blocks<F>(side, matrix).elements(); });
+  return members * traits_of(format).blocks(side, matrix).elements();
 }
 
 void raise_tops(Stream& stream, FormatId format, Side side, const MasterPart& part, const Tensor& tops) {

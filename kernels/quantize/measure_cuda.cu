@@ -50,10 +50,10 @@ class ThreadBlock {
   __device__ std::uint8_t& draw(int row, int column) const { return gathered_.draws[row][column]; }
 
   /// Raises the top of a block that spans `columns` columns, those of neighbouring threads.
-  template <int columns>
-  __device__ void raise(int block, std::uint32_t magnitude) const {
-    constexpr int lanes = columns < 32 ? columns : 32;
-    const std::uint32_t most = device::largest_across<lanes>(magnitude);
+  __device__ void raise(int block, int columns, std::uint32_t magnitude) const {
+    const unsigned lanes = columns < 32 ? static_cast<unsigned>(columns) : 32u;
+    std::uint32_t most = magnitude;
+    for (unsigned step = 1; step < lanes; step *= 2) most = device::shuffled_larger(most, static_cast<int>(step));
     if (threadIdx.x % lanes == 0) atomicMax(&gathered_.top[block], most);
   }
   __device__ void clear_sums() const {
@@ -106,17 +106,18 @@ class ThreadBlock {
   Gathered& gathered_;
 };
 
-template <Format F, Side side, class Source, Stage stage>
-__global__ void __launch_bounds__(patch_edge) measure_kernel(const __grid_constant__ Job job) {
+template <class F, Side side, class Source, Stage stage>
+__global__ void __launch_bounds__(patch_edge)
+    measure_kernel(const __grid_constant__ Job job, const __grid_constant__ F format) {
   __shared__ Gathered gathered;
-  measure_patch<F, side, Source, stage>(ThreadBlock(gathered), job, blockIdx.x);
+  measure_patch<F, side, Source, stage>(format, ThreadBlock(gathered), job, blockIdx.x);
 }
 
 }  // namespace
 
 void launch(Stream& stream, FormatId format, Side side, Kind kind, Stage stage, const Job& job) {
-  with_kernel(format, side, kind, stage, [&]<class F, Side s, class Source, Stage g>() {
-    device::start<patch_edge>(stream, measure_kernel<F, s, Source, g>, job.patches.count, job);
+  with_kernel(format, side, kind, stage, [&]<class F, Side s, class Source, Stage g>(const F& of) {
+    device::start<patch_edge>(stream, measure_kernel<F, s, Source, g>, job.patches.count, job, of);
   });
 }
 

@@ -49,8 +49,7 @@ class OneThread {
   std::uint32_t& top(int block) const { return gathered_.top[block]; }
   float& step(int block) const { return gathered_.step[block]; }
   std::uint8_t& draw(int row, int column) const { return gathered_.draws[row][column]; }
-  template <int>
-  void raise(int block, std::uint32_t magnitude) const {
+  void raise(int block, int, std::uint32_t magnitude) const {
     top(block) = larger(top(block), magnitude);
   }
   void clear_sums() const {
@@ -83,10 +82,10 @@ class OneThread {
 }  // namespace
 
 void launch(Stream& stream, FormatId format, Side side, Kind kind, Stage stage, const Job& job) {
-  with_kernel(format, side, kind, stage, [&]<class F, Side s, class Source, Stage g>() {
-    tessera::launch(stream, "measure", job.patches.count, [job](std::int64_t unit) {
+  with_kernel(format, side, kind, stage, [&]<class F, Side s, class Source, Stage g>(const F& of) {
+    tessera::launch(stream, "measure", job.patches.count, [job, of](std::int64_t unit) {
       Gathered gathered;
-      measure_patch<F, s, Source, g>(OneThread(gathered), job, unit);
+      measure_patch<F, s, Source, g>(of, OneThread(gathered), job, unit);
     });
   });
 }

@@ -27,11 +27,15 @@ struct Job {
 };
 
 inline constexpr int band_rows = 16;
-/// Blocks of a patch.
-template <Format F, Side side>
+/// Blocks of a patch. Formats are objects here, since described ones are; of others these are constants.
 struct Grid {
-  static constexpr Block block = formats::block_of<F>(side);
-  static constexpr int rows = patch_edge / block.rows, columns = patch_edge / block.columns, size = rows * columns;
+  Block block;
+  int columns, size;
+  TESSERA_FN explicit constexpr Grid(Block one)
+      : block(one), columns(patch_edge / one.columns), size(patch_edge / one.rows * columns) {}
+  TESSERA_FN constexpr int of(int row, int column) const {
+    return row / block.rows * columns + column / block.columns;
+  }
 };
 inline constexpr int most_blocks = patch_edge * patch_edge / 16;
 
@@ -45,8 +49,9 @@ enum class Sum : std::uint8_t { values, errors };
 
 /// The scaled magnitude from which on an element saturates: half a step above its largest code.
 template <class Element>
-inline constexpr float saturation = Element::max +
-                                    (Element::max - Element::decode(Element::encode(Element::max) - 1)) / 2;
+TESSERA_FN constexpr float saturation(const Element& element) {
+  return element.max + (element.max - element.decode(element.encode(element.max) - 1)) / 2;
+}
 
 /// value 2^(2 exponent) units of ExactSum as digits: calls add(limb, digit).
 template <class Add>
@@ -99,7 +104,7 @@ TESSERA_DEVICE_FN inline void rotate(float (&y)[band_rows]) {
   for (float& v : y) v *= 0.25f;
 }
 
-template <Format F, class Source, class Formulas>
+template <class F, class Source, class Formulas>
 TESSERA_DEVICE_FN inline Band band_at(const Job& job, const Patch& p, int first, int column) {
   Band band{};
   std::uint32_t there = 0;
@@ -121,42 +126,38 @@ TESSERA_DEVICE_FN inline Band band_at(const Job& job, const Patch& p, int first,
 }
 
 /// team.top(block) = the largest magnitude of each block of the patch.
-template <Format F, Side side, class Source, class Team>
-TESSERA_DEVICE_FN void find_tops(const Team& team, const Job& job, const Patch& p) {
-  using G = Grid<F, side>;
-  team.each_block(G::size, [&](int block) { team.top(block) = 0; });
+template <class F, class Source, class Team>
+TESSERA_DEVICE_FN void find_tops(const Team& team, const Job& job, const Patch& p, const Grid& grid) {
+  team.each_block(grid.size, [&](int block) { team.top(block) = 0; });
   team.each_column([&](int c) {
     for (int first = 0; first < p.rows; first += band_rows) {
       const Band band = band_at<F, Source, typename Team::Formulas>(job, p, first, c);
-      constexpr int height = G::block.rows < band_rows ? G::block.rows : band_rows;
+      const int height = grid.block.rows < band_rows ? grid.block.rows : band_rows;
       for (int r = 0; r < band_rows; r += height) {
         std::uint32_t most = 0;
         for (int k = 0; k < height; ++k) most = larger(most, magnitude(band.value[r + k]));
-        team.template raise<G::block.columns>((first + r) / G::block.rows * G::columns + c / G::block.columns, most);
+        team.raise(grid.of(first + r, c), grid.block.columns, most);
       }
     }
   });
 }
 
 /// Index of a patch's block among those of the whole weight, or -1 outside.
-template <Format F, Side side>
-TESSERA_DEVICE_FN std::int64_t place_of_block(const Job& job, const Patch& p, int block) {
-  using G = Grid<F, side>;
-  const Matrix all = formats::blocks<F>(side, job.d.matrix);
-  const std::int64_t i = p.row / G::block.rows + block / G::columns,
-                     j = p.column / G::block.columns + block % G::columns;
+TESSERA_DEVICE_FN inline std::int64_t place_of_block(const Matrix& all, const Patch& p, const Grid& grid, int block) {
+  const std::int64_t i = p.row / grid.block.rows + block / grid.columns,
+                     j = p.column / grid.block.columns + block % grid.columns;
   return i < all.rows && j < all.columns ? p.member * all.elements() + i * all.columns + j : -1;
 }
 
 /// team.top() and team.step() of each block become its multiplier and step.
-template <Format F, class Team>
-TESSERA_DEVICE_FN void encode_blocks(const Team& team, const Job& job, const Patch& p, int blocks) {
+template <class F, class Team>
+TESSERA_DEVICE_FN void encode_blocks(const F& format, const Team& team, const Job& job, const Patch& p, int blocks) {
   const float amax = job.amax != nullptr ? job.amax[p.member] : 0.0f;
-  const formats::TensorScale tensor = F::tensor_scale(amax);
+  const formats::TensorScale tensor = format.tensor_scale(amax);
   team.each_block(blocks, [&](int block) {
-    const auto encoding = F::encoding(largest_of(team.top(block)), tensor);
+    const auto encoding = format.encoding(largest_of(team.top(block)), tensor);
     team.top(block) = std::bit_cast<std::uint32_t>(static_cast<float>(encoding.multiplier));
-    team.step(block) = F::step(encoding.scale, amax);
+    team.step(block) = format.step(encoding.scale, amax);
   });
 }
 
@@ -169,10 +170,9 @@ TESSERA_DEVICE_FN inline void add_square(const Team& team, Sum sum, float x) {
 }
 
 /// Counts one value. `draw`: its random byte, if it is rounded at random.
-template <Format F, class Team>
-TESSERA_DEVICE_FN inline void count(const Team& team, Counts& counts, float x, int block, bool at_random,
-                                  std::uint32_t draw) {
-  using Element = typename F::Element;
+template <class F, class Element, class Team>
+TESSERA_DEVICE_FN inline void count(const Element& element, float limit, const Team& team, Counts& counts, float x,
+                                    int block, bool at_random, std::uint32_t draw) {
   ++counts.elements;
   const std::uint32_t bits = std::bit_cast<std::uint32_t>(x) & 0x7FFFFFFFu;
   if (bits >= 0x7F800000u) {
@@ -185,15 +185,15 @@ TESSERA_DEVICE_FN inline void count(const Team& team, Counts& counts, float x, i
   }
   counts.amax = larger(counts.amax, bits);
   const float v = x * largest_of(team.top(block));
-  std::uint32_t code = Element::encode(v);
+  std::uint32_t code = element.encode(v);
   if constexpr (F::hadamard)
     if (at_random) code = formats::e2m1_stochastic(v, draw);
-  constexpr float limit = saturation<Element>, largest = std::bit_cast<float>(0x7F7FFFFFu);
+  constexpr float largest = std::bit_cast<float>(0x7F7FFFFFu);
   const float above = v < 0.0f ? -v : v;
   if (above >= limit) ++counts.saturated;
-  if ((code & (Element::sign - 1)) == 0) ++counts.underflow;
+  if ((code & (element.sign - 1)) == 0) ++counts.underflow;
   add_square(team, Sum::values, x);
-  const float difference = x - Element::decode(code) * team.step(block),
+  const float difference = x - element.decode(code) * team.step(block),
               error = difference < 0.0f ? -difference : difference;
   if (error != 0.0f) add_square(team, Sum::errors, error <= largest ? error : largest);
 }
@@ -214,75 +214,83 @@ TESSERA_DEVICE_FN void fill_draws(const Team& team, const Job& job, const Patch&
   });
 }
 
-template <Format F, Side side, class Source, class Team>
-TESSERA_DEVICE_FN void add_counts(const Team& team, const Job& job, const Patch& p) {
-  using G = Grid<F, side>;
+template <class F, class Source, class Team>
+TESSERA_DEVICE_FN void add_counts(const F& format, const Team& team, const Job& job, const Patch& p, Side side,
+                                  const Grid& grid) {
   team.clear_sums();
-  encode_blocks<F>(team, job, p, G::size);
+  encode_blocks(format, team, job, p, grid.size);
   if constexpr (F::hadamard)
     if (job.at_random) fill_draws(team, job, p, side);
+  const auto element = formats::element_of(format);
+  const float limit = saturation(element);
   Counts counts;
   team.each_column([&](int c) {
     for (int first = 0; first < p.rows; first += band_rows) {
       const Band band = band_at<F, Source, typename Team::Formulas>(job, p, first, c);
       for (int r = 0; r < band_rows; ++r)
         if ((band.counted >> r & 1u) != 0)
-          count<F>(team, counts, band.value[r], (first + r) / G::block.rows * G::columns + c / G::block.columns,
-                   job.at_random, F::hadamard && job.at_random ? team.draw(first + r, c) : 0u);
+          count<F>(element, limit, team, counts, band.value[r], grid.of(first + r, c), job.at_random,
+                   F::hadamard && job.at_random ? team.draw(first + r, c) : 0u);
     }
   });
   team.finish(counts, *job.sums);
 }
 
 /// All threads of the team call it; team.each_...() wait for one another.
-template <Format F, Side side, class Source, Stage stage, class Team>
-TESSERA_DEVICE_FN void measure_patch(const Team& team, const Job& job, std::int64_t unit) {
-  using G = Grid<F, side>;
+template <class F, Side side, class Source, Stage stage, class Team>
+TESSERA_DEVICE_FN void measure_patch(const F& format, const Team& team, const Job& job, std::int64_t unit) {
   const Patch p = patch_of(job.d, job.patches[unit]);
   if (p.low >= p.high) return;
+  const Grid grid(formats::geometry_of(format).block_of(side));
+  const Matrix all = formats::geometry_of(format).blocks(side, job.d.matrix);
   if constexpr (stage == Stage::part) {
-    team.each_block(G::size, [&](int block) {
-      const std::int64_t place = place_of_block<F, side>(job, p, block);
+    team.each_block(grid.size, [&](int block) {
+      const std::int64_t place = place_of_block(all, p, grid, block);
       team.top(block) = place < 0 ? 0u : static_cast<std::uint32_t>(job.tops[place]) << 16;
     });
   } else {
-    find_tops<F, side, Source>(team, job, p);
+    find_tops<F, Source>(team, job, p, grid);
   }
   if constexpr (stage == Stage::tops) {
-    team.each_block(G::size, [&](int block) {
-      const std::int64_t place = place_of_block<F, side>(job, p, block);
+    team.each_block(grid.size, [&](int block) {
+      const std::int64_t place = place_of_block(all, p, grid, block);
       if (place < 0) return;
       const auto top = static_cast<std::uint16_t>(team.top(block) >> 16);
       if (job.tops[place] < top) job.tops[place] = top;
     });
   } else {
-    add_counts<F, side, Source>(team, job, p);
+    add_counts<F, Source>(format, team, job, p, side, grid);
   }
 }
 
-/// Calls run.template operator()<F, side, Source, stage>().
-template <Format F, Side side, class Run>
-void with_source(Kind kind, Stage stage, const Run& run) {
-  if (kind == Kind::bf16) return run.template operator()<F, side, FromBf16, Stage::whole>();
-  if constexpr (side == Side::rowwise || F::columnwise == formats::Columnwise::requantized) {
-    if (stage == Stage::tops) return run.template operator()<F, side, FromMaster, Stage::tops>();
-    if (stage == Stage::part) return run.template operator()<F, side, FromMaster, Stage::part>();
+/// Calls run.template operator()<F, side, Source, stage>(format).
+template <Side side, class F, class Run>
+void with_source(const F& format, Kind kind, Stage stage, const Run& run) {
+  if (kind == Kind::bf16) return run.template operator()<F, side, FromBf16, Stage::whole>(format);
+  if constexpr (requires { requires F::columnwise == formats::Columnwise::requantized || side == Side::rowwise; } ||
+                std::is_same_v<F, formats::Described>) {
+    if (stage == Stage::tops) return run.template operator()<F, side, FromMaster, Stage::tops>(format);
+    if (stage == Stage::part) return run.template operator()<F, side, FromMaster, Stage::part>(format);
   }
-  if constexpr (one_pass<F>) {
-    if (kind == Kind::gelu) return run.template operator()<F, side, FromGelu, Stage::whole>();
-    if (kind == Kind::gelu_gradient) return run.template operator()<F, side, FromGeluGradient, Stage::whole>();
-    if (kind == Kind::swiglu) return run.template operator()<F, side, FromSwiglu, Stage::whole>();
-    if (kind == Kind::swiglu_gradient) return run.template operator()<F, side, FromSwigluGradient, Stage::whole>();
-  }
+  if constexpr (Format<F>)
+    if constexpr (one_pass<F>) {
+      if (kind == Kind::gelu) return run.template operator()<F, side, FromGelu, Stage::whole>(format);
+      if (kind == Kind::gelu_gradient) return run.template operator()<F, side, FromGeluGradient, Stage::whole>(format);
+      if (kind == Kind::swiglu) return run.template operator()<F, side, FromSwiglu, Stage::whole>(format);
+      if (kind == Kind::swiglu_gradient)
+        return run.template operator()<F, side, FromSwigluGradient, Stage::whole>(format);
+    }
   refuse("measure", "this format's quantizer does not read such values");
 }
 template <class Run>
-void with_kernel(FormatId format, Side side, Kind kind, Stage stage, const Run& run) {
-  visit_format(format, [&]<class F>() {
-    if constexpr (!formats::is_plain<F>) {
-      if (side == Side::rowwise) return with_source<F, Side::rowwise>(kind, stage, run);
-      return with_source<F, Side::columnwise>(kind, stage, run);
-    }
+void with_kernel(FormatId id, Side side, Kind kind, Stage stage, const Run& run) {
+  const auto of_format = [&](const auto& format) {
+    if (side == Side::rowwise) return with_source<Side::rowwise>(format, kind, stage, run);
+    return with_source<Side::columnwise>(format, kind, stage, run);
+  };
+  if (formats::is_described(id)) return of_format(formats::Described(id));
+  visit_format(id, [&]<class F>() {
+    if constexpr (!formats::is_plain<F>) of_format(F());
   });
 }
 

@@ -1,10 +1,13 @@
 #include "kernels/quantize/quantize.hpp"
 
 #include "kernels/quantize/back.hpp"
+#include "kernels/quantize/described_back.hpp"
 
 namespace tessera {
 namespace {
 
+using formats::Described;
+using formats::is_described;
 using quantizer::Amaxes;
 using quantizer::Decoding;
 using quantizer::Reading;
@@ -16,7 +19,7 @@ Reading reading_of(const QuantizeTable& table, Precision precision) {
 
 void check_source(const QuantizeTable& table, Purpose purpose) {
   require(table.whole_block_rows(), "quantize", "what is owned must consist of whole rows of blocks");
-  if (!visit_format(table.format(), [&]<class F>() { return F::hadamard; })) return;
+  if (!traits_of(table.format()).hadamard) return;
   for (const quantizer::Descriptor& d : table.descriptors()) {
     require(d.step || !purpose.draws, "quantize", "gradients that are rounded at random need a step");
     require(!purpose.rotates || d.side[0].amax == nullptr || d.side[0].amax != d.side[1].amax, "quantize",
@@ -67,13 +70,13 @@ Amaxes amaxes_of(const QuantizeTable& table, const Tensor& amaxes, const char* k
 void find_amax(Stream& stream, const QuantizeTable& table, Precision precision, Purpose purpose) {
   check_source(table, purpose);
   const Counted counted(stream, purpose);
-  quantizer::find_amax(stream, table.format(), table.view(), reading_of(table, precision), purpose);
+  quantizer::find_amax_by(stream, table.format(), table.view(), reading_of(table, precision), purpose);
 }
 
 void quantize_with_amax(Stream& stream, const QuantizeTable& table, Precision precision, Purpose purpose) {
   check_source(table, purpose);
   const Counted counted(stream, purpose);
-  quantizer::make_copies(stream, table.format(), table.view(), reading_of(table, precision), purpose);
+  quantizer::make_copies_by(stream, table.format(), table.view(), reading_of(table, precision), purpose);
 }
 
 void quantize(Stream& stream, const QuantizeTable& table, Precision precision, Purpose purpose) {
@@ -83,19 +86,19 @@ void quantize(Stream& stream, const QuantizeTable& table, Precision precision, P
 
 void dequantize(Stream& stream, const QuantizeTable& table, Side side) {
   require(table.whole(), "dequantize", "values hold every element");
-  quantizer::decode(stream, table.format(), table.view(), table.values_type(), side, Decoding::tensor);
+  quantizer::decode_by(stream, table.format(), table.view(), table.values_type(), side, Decoding::tensor);
 }
 
 void decode_factors(Stream& stream, const QuantizeTable& table, Side side) {
   require(table.whole() && table.values_type() == DType::bf16, "decode_factors", "values are bf16, every element");
-  quantizer::decode(stream, table.format(), table.view(), DType::bf16, side, Decoding::factor);
+  quantizer::decode_by(stream, table.format(), table.view(), DType::bf16, side, Decoding::factor);
 }
 
 namespace {
 
 void check_one(FormatId format, const QuantizedMatrix& matrix, Purpose purpose, const char* kernel) {
   require(matrix.values.type == DType::bf16, kernel, "values are bf16");
-  const bool random = visit_format(format, [&]<class F>() { return F::hadamard; }) && purpose.draws;
+  const bool random = traits_of(format).hadamard && purpose.draws;
   require(!random || matrix.draws.step.type == DType::u64, kernel, "gradients that are rounded at random need a step");
 }
 
@@ -107,12 +110,12 @@ void quantize_one(Stream& stream, FormatId format, const QuantizedMatrix& matrix
   const Reading reading = matrix.column_sums ? Reading::summed : Reading::bf16;
   const quantizer::TableView view = quantizer::view_of_one(stream, format, matrix);
   const Counted counted(stream, purpose);
-  quantizer::find_amax(stream, format, view, reading, purpose);
-  quantizer::make_copies(stream, format, view, reading, purpose);
+  quantizer::find_amax_by(stream, format, view, reading, purpose);
+  quantizer::make_copies_by(stream, format, view, reading, purpose);
 }
 
 bool quantizes_in_one_pass(FormatId format) {
-  return visit_format(format, []<class F>() { return quantizer::one_pass<F>; });
+  return !is_described(format) && visit_format(format, []<class F>() { return quantizer::one_pass<F>; });
 }
 
 void quantize_one(Stream& stream, FormatId format, QuantizedMatrix matrix, const Gelu& x) {
@@ -164,13 +167,14 @@ void make_factors(Stream& stream, FormatId format, const QuantizedMatrix& matrix
   check_one(format, matrix, purpose, "make_factors");
   require(quantizer::has_factors(format), "make_factors", "blocks run along one dimension, or there are none");
   const Counted counted(stream, purpose);
+  if (is_described(format)) return quantizer::make_factors_by_codes(stream, format, matrix, purpose);
   quantizer::make_factors(stream, format, matrix, purpose);
 }
 
 void decode_one(Stream& stream, FormatId format, const QuantizedMatrix& matrix, Side side) {
   require(matrix.values.type == DType::bf16, "decode_one", "values are bf16");
-  quantizer::decode(stream, format, quantizer::view_of_one(stream, format, matrix), DType::bf16, side,
-                    Decoding::factor);
+  const quantizer::TableView view = quantizer::view_of_one(stream, format, matrix);
+  quantizer::decode_by(stream, format, view, DType::bf16, side, Decoding::factor);
 }
 
 void decode_apart(Stream& stream, FormatId format, const QuantizedMatrix& matrix, std::span<const Copy> copies,
@@ -181,6 +185,8 @@ void decode_apart(Stream& stream, FormatId format, const QuantizedMatrix& matrix
   if (copies.empty()) return;
   quantizer::Apart apart;
   const quantizer::TableView view = quantizer::view_of_apart(format, matrix, copies, side, apart);
+  if (is_described(format))
+    return quantizer::described::decode_factors_apart(stream, Described(format), view, apart, side);
   quantizer::decode_factors_apart(stream, format, view, apart, side);
 }
 
@@ -189,7 +195,10 @@ void block_amax(Stream& stream, const QuantizeTable& table, const Tensor& amaxes
   require(traits_of(table.format()).agreement != formats::Agreement::nothing, "block_amax",
           "ranks agree on nothing for this format");
   const Counted counted(stream, Purpose::weight);
-  quantizer::find_block_amaxes(stream, table.format(), table.view(), reading_of(table, Precision::bf16_first), out);
+  const Reading reading = reading_of(table, Precision::bf16_first);
+  if (is_described(table.format()))
+    return quantizer::described::find_block_amaxes(stream, Described(table.format()), table.view(), reading, out);
+  quantizer::find_block_amaxes(stream, table.format(), table.view(), reading, out);
 }
 
 void partial_cast(Stream& stream, const QuantizeTable& table, const Tensor& amaxes) {
@@ -199,7 +208,10 @@ void partial_cast(Stream& stream, const QuantizeTable& table, const Tensor& amax
   require(format.plain || format.agreement != formats::Agreement::nothing, "partial_cast",
           "this format travels as bf16");
   const Counted counted(stream, Purpose::weight);
-  quantizer::cast_shards(stream, table.format(), table.view(), reading_of(table, Precision::bf16_first), in);
+  const Reading reading = reading_of(table, Precision::bf16_first);
+  if (is_described(table.format()))
+    return quantizer::described::cast_shards(stream, Described(table.format()), table.view(), reading, in);
+  quantizer::cast_shards(stream, table.format(), table.view(), reading, in);
 }
 
 void build_columnwise(Stream& stream, const QuantizeTable& table) {
@@ -208,13 +220,16 @@ void build_columnwise(Stream& stream, const QuantizeTable& table) {
   require(format.columnwise != formats::Columnwise::requantized, "build_columnwise",
           "this format's columnwise copy needs the source");
   const Counted counted(stream, Purpose::weight);
+  if (is_described(table.format()))
+    return quantizer::described::derive_columnwise(stream, Described(table.format()), table.view());
   quantizer::derive_columnwise(stream, table.format(), table.view());
 }
 
 namespace {
 
 void require_swizzled(FormatId format) {
-  require(visit_format(format, []<class F>() { return formats::swizzles<F>(); }), "swizzle_scales",
+  const auto swizzles = []<class F>() { return formats::swizzles<F>(); };
+  require(!is_described(format) && visit_format(format, swizzles), "swizzle_scales",
           "no block-scaled GEMM takes this format");
 }
 

@@ -10,7 +10,6 @@
 
 namespace tessera {
 
-using formats::Format;
 using formats::Matrix;
 using quantizer::Descriptor;
 
@@ -23,11 +22,11 @@ std::string described(const QuantizedMatrix& m) {
   throw Error(Exit::internal, std::string(format) + ": " + described(m) + ": " + rule);
 }
 
-// Checks one matrix against format F; every rule has its own message.
-template <Format F>
+// Checks one matrix against a format; every rule has its own message.
 class Check {
  public:
-  Check(const QuantizedMatrix& m, quantizer::Claims* claims) : m_(m), claims_(claims) {
+  Check(const FormatTraits& format, const QuantizedMatrix& m, quantizer::Claims* claims)
+      : format_(format), m_(m), claims_(claims) {
     std::int64_t elements = 0, span = 0;
     expect(m.matrix.rows >= 0 && m.matrix.columns >= 0 && m.members >= 0, "sizes are not negative");
     expect(
@@ -55,23 +54,24 @@ class Check {
   }
 
   void side(Side side, const Copy& copy) {
-    const bool shares = side == Side::columnwise && F::columnwise == formats::Columnwise::shared && m_.rowwise.data;
+    const bool shares =
+        side == Side::columnwise && format_.columnwise == formats::Columnwise::shared && m_.rowwise.data;
     if (!copy.data && !copy.scales) return;
     takes(side);
-    expect(stride_ * F::Element::bits % 8 == 0, "members begin at whole bytes");
+    expect(stride_ * format_.bits % 8 == 0, "members begin at whole bytes");
     if (shares) {
       expect(!copy.data || copy.data.data == m_.rowwise.data.data, "the columnwise data is the rowwise data itself");
     } else {
-      check_buffer(copy.data, formats::data_bytes<F>(span_), sizeof(typename F::Element::Storage), "data");
+      check_buffer(copy.data, format_.data_bytes(span_), static_cast<std::size_t>(size_of(format_.data_type)), "data");
       each_member([&](std::int64_t begin, std::int64_t end) {
-        claim(quantizer::Use::writes, copy.data, formats::data_bytes<F>(begin), formats::data_bytes<F>(end - begin));
+        claim(quantizer::Use::writes, copy.data, format_.data_bytes(begin), format_.data_bytes(end - begin));
       });
     }
-    const std::int64_t entries = m_.members * formats::padded_extent<F>(side, m_.matrix).elements();
-    if (F::scaled && (copy.scales || !m_.block_scales))
-      buffer(copy.scales, entries * sizeof(typename F::Scale), sizeof(typename F::Scale), "scales");
+    const std::int64_t entries = m_.members * format_.padded_extent(side, m_.matrix).elements();
+    if (format_.scaled && (copy.scales || !m_.block_scales))
+      buffer(copy.scales, entries * format_.scale_bytes, format_.scale_bytes, "scales");
     amax(side, copy);
-    if (F::scaled && copy.swizzled) buffer(copy.swizzled, entries * sizeof(typename F::Scale), 1, "swizzled scales");
+    if (format_.scaled && copy.swizzled) buffer(copy.swizzled, entries * format_.scale_bytes, 1, "swizzled scales");
   }
 
   /// A copy of bf16 factors.
@@ -85,10 +85,11 @@ class Check {
 
   void block_scales() {
     if (!m_.block_scales) return;
-    expect(F::scaled && F::block.rows == F::block.columns, "only square blocks have scales that travel alone");
+    expect(format_.scaled && format_.block.rows == format_.block.columns,
+           "only square blocks have scales that travel alone");
     buffer(m_.block_scales,
-           m_.members * formats::blocks<F>(Side::rowwise, m_.matrix).elements() * sizeof(typename F::Scale),
-           sizeof(typename F::Scale), "block scales");
+           m_.members * format_.blocks(Side::rowwise, m_.matrix).elements() * format_.scale_bytes,
+           format_.scale_bytes, "block scales");
   }
 
   void draws() {
@@ -115,16 +116,16 @@ class Check {
 
  private:
   void expect(bool holds, const std::string& rule) const {
-    if (!holds) refuse(m_, F::name, rule);
+    if (!holds) refuse(m_, format_.name, rule);
   }
   void takes(Side side) const {
-    if (formats::takes<F>(side, m_.matrix)) return;
-    const formats::Block b = formats::block_of<F>(side);
+    if (format_.takes(side, m_.matrix)) return;
+    const formats::Block b = format_.block_of(side);
     expect(false, std::string(name_of(side)) + " needs rows divisible by " + std::to_string(b.rows) +
                       " and columns by " + std::to_string(b.columns));
   }
   void amax(Side side, const Copy& copy) {
-    if (F::tensor_amax && !(side == Side::columnwise && copy.amax.data == m_.rowwise.amax.data && copy.amax))
+    if (format_.tensor_amax && !(side == Side::columnwise && copy.amax.data == m_.rowwise.amax.data && copy.amax))
       buffer(copy.amax, m_.members * 4, 4, "amax");
   }
   void check_buffer(const Tensor& t, std::int64_t bytes, std::size_t alignment, const char* what) const {
@@ -149,14 +150,14 @@ class Check {
     for (std::int64_t e = 0; e < m_.members; ++e) f(e * stride_, e * stride_ + m_.matrix.elements());
   }
 
+  const FormatTraits& format_;
   const QuantizedMatrix& m_;
   quantizer::Claims* claims_;  ///< null: overlaps are not looked for
   std::int64_t stride_ = 0, span_ = 0;
 };
 
-template <Format F>
-quantizer::Addresses place_of(const Copy& copy) {
-  return {static_cast<std::byte*>(copy.data.data), F::scaled ? copy.scales.data : nullptr,
+quantizer::Addresses place_of(const FormatTraits& format, const Copy& copy) {
+  return {static_cast<std::byte*>(copy.data.data), format.scaled ? copy.scales.data : nullptr,
           static_cast<float*>(copy.amax.data), static_cast<std::uint8_t*>(copy.swizzled.data)};
 }
 
@@ -164,15 +165,15 @@ Matrix patches_of(Matrix m) {
   return {formats::tiles_along(m.rows, quantizer::patch_edge), formats::tiles_along(m.columns, quantizer::patch_edge)};
 }
 
-template <Format F>
-quantizer::Alignment alignment_of(const Descriptor& d, std::int64_t value_bytes, Contents contents) {
+quantizer::Alignment alignment_of(const FormatTraits& format, const Descriptor& d, std::int64_t value_bytes,
+                                  Contents contents) {
   const auto fits = [&](const std::byte* first, std::int64_t line, std::int64_t bits, std::int64_t moved) {
     const std::int64_t bytes = moved * bits / 8;
     return (reinterpret_cast<std::intptr_t>(first) | line * bits / 8 | d.stride * bits / 8) % bytes == 0;
   };
   const bool factors = contents == Contents::factors;
-  const std::int64_t code = factors ? 16 : F::Element::bits;
-  const bool turned = !factors && F::columnwise_order == formats::Order::transposed;
+  const std::int64_t code = factors ? 16 : format.bits;
+  const bool turned = !factors && format.columnwise_order == formats::Order::transposed;
   return {(reinterpret_cast<std::intptr_t>(d.values - d.begin * value_bytes) | d.matrix.columns * value_bytes |
            d.stride * value_bytes) %
                   16 ==
@@ -205,9 +206,9 @@ void expect_indices(const QuantizedMatrix& m, const Descriptor& d) {
 }
 
 // The descriptor of a checked matrix, without its place in a table.
-template <Format F>
-Descriptor described_by(const QuantizedMatrix& m, quantizer::Claims* claims, Contents contents = Contents::codes) {
-  Check<F> check(m, claims);
+Descriptor described_by(const FormatTraits& format, const QuantizedMatrix& m, quantizer::Claims* claims,
+                        Contents contents = Contents::codes) {
+  Check check(format, m, claims);
   check.values();
   if (contents == Contents::factors) {
     check.factors(Side::rowwise, m.rowwise);
@@ -227,9 +228,9 @@ Descriptor described_by(const QuantizedMatrix& m, quantizer::Claims* claims, Con
   d.begin = m.begin.value;
   d.end = m.begin.value + check.count();
   d.patches = patches_of(m.matrix);
-  d.side[0] = place_of<F>(m.rowwise);
-  d.side[1] = place_of<F>(m.columnwise);
-  if (F::columnwise == formats::Columnwise::shared && d.side[0].data && d.side[1].scales)
+  d.side[0] = place_of(format, m.rowwise);
+  d.side[1] = place_of(format, m.columnwise);
+  if (format.columnwise == formats::Columnwise::shared && d.side[0].data && d.side[1].scales)
     d.side[1].data = d.side[0].data;
   d.block_scales = m.block_scales.data;
   d.seed = m.draws.seed;
@@ -240,7 +241,7 @@ Descriptor described_by(const QuantizedMatrix& m, quantizer::Claims* claims, Con
   d.rows = static_cast<const std::int64_t*>(m.draws.rows.data);
   d.not_finite = static_cast<std::uint64_t*>(m.not_finite.data);
   std::tie(d.first_patch_row, d.patch_rows) = owned_strips(d);
-  d.aligned = alignment_of<F>(d, size_of(m.values.type), contents);
+  d.aligned = alignment_of(format, d, size_of(m.values.type), contents);
   expect_indices(m, d);
   return d;
 }
@@ -255,22 +256,20 @@ quantizer::Units counted(const Descriptor& d, quantizer::Area area) {
 
 }  // namespace
 
-template <Format F>
-void QuantizeTable::add(const QuantizedMatrix& m, quantizer::Claims& claims) {
-  Descriptor d = described_by<F>(m, &claims);
+void QuantizeTable::add(const FormatTraits& format, const QuantizedMatrix& m, quantizer::Claims& claims) {
+  Descriptor d = described_by(format, m, &claims);
   claims.close(d.begin, d.end);
   d.first_block = block_entries_;
   d.first_member = member_entries_;
-  if (formats::agrees_on_blocks(F::agreement))
-    block_entries_ += m.members * formats::blocks<F>(Side::rowwise, m.matrix).elements();
-  if (F::tensor_amax) member_entries_ += m.members;
+  if (formats::agrees_on_blocks(format.agreement))
+    block_entries_ += m.members * format.blocks(Side::rowwise, m.matrix).elements();
+  if (format.tensor_amax) member_entries_ += m.members;
   d.first_task = static_cast<std::int64_t>(owned_.size());
-  add_tasks<F>(d);
+  add_tasks(format, d);
   descriptors_.push_back(d);
 }
 
-template <Format F>
-void QuantizeTable::add_tasks(const Descriptor& d) {
+void QuantizeTable::add_tasks(const FormatTraits& format, const Descriptor& d) {
   const auto entry = static_cast<std::int32_t>(descriptors_.size());
   // Adds the areas that hold a row of patch rows [begin, end); patch rows are numbered through all members.
   const auto add_rows = [&](std::vector<quantizer::Task>& tasks, std::int64_t begin, std::int64_t end,
@@ -287,13 +286,13 @@ void QuantizeTable::add_tasks(const Descriptor& d) {
   const std::int64_t owned_end = d.first_patch_row + d.patch_rows, end = d.members * d.patches.rows;
   add_rows(owned_, d.first_patch_row, owned_end, quantizer::one_patch);
   add_rows(all_, 0, end, quantizer::one_patch);
-  if constexpr (F::scaled) {
-    add_rows(owned_groups_, d.first_patch_row, owned_end, quantizer::scale_area<F>());
-    add_rows(all_groups_, 0, end, quantizer::scale_area<F>());
+  if (format.scaled) {
+    add_rows(owned_groups_, d.first_patch_row, owned_end, quantizer::scale_area(format));
+    add_rows(all_groups_, 0, end, quantizer::scale_area(format));
   }
   for (std::int32_t member = 0; member < d.members; ++member) members_.push_back({entry, member, 0, 0});
-  if constexpr (F::columnwise == formats::Columnwise::transposed) {
-    constexpr quantizer::Area area = quantizer::turned_area<F>();
+  if (format.columnwise == formats::Columnwise::transposed) {
+    const quantizer::Area area = quantizer::turned_area(format);
     for (std::int32_t member = 0; member < d.members; ++member)
       for (std::int32_t column = 0; column < d.patches.columns; column += area.columns / quantizer::patch_edge)
         for (std::int32_t row = 0; row < d.patches.rows; row += area.rows / quantizer::patch_edge)
@@ -303,18 +302,18 @@ void QuantizeTable::add_tasks(const Descriptor& d) {
 
 QuantizeTable::QuantizeTable(FormatId format, std::span<const QuantizedMatrix> matrices) : format_(format) {
   if (!matrices.empty()) values_type_ = matrices.front().values.type;
-  visit_format(format, [&]<class F>() {
-    quantizer::Claims claims;
-    for (const QuantizedMatrix& m : matrices) {
-      if (m.values.type != values_type_) refuse(m, F::name, "values of one table have one type");
-      add<F>(m, claims);
-    }
-    if (const auto pair = claims.conflict()) {
-      const auto &later = matrices[static_cast<std::size_t>(pair->first)],
-                 &earlier = matrices[static_cast<std::size_t>(pair->second)];
-      refuse(later, F::name, &later == &earlier ? "buffers overlap" : "buffers overlap those of " + described(earlier));
-    }
-  });
+  const FormatTraits traits = traits_of(format);
+  quantizer::Claims claims;
+  for (const QuantizedMatrix& m : matrices) {
+    if (m.values.type != values_type_) refuse(m, traits.name, "values of one table have one type");
+    add(traits, m, claims);
+  }
+  if (const auto pair = claims.conflict()) {
+    const auto &later = matrices[static_cast<std::size_t>(pair->first)],
+               &earlier = matrices[static_cast<std::size_t>(pair->second)];
+    refuse(later, traits.name,
+           &later == &earlier ? "buffers overlap" : "buffers overlap those of " + described(earlier));
+  }
   build_image();
 }
 
@@ -348,41 +347,39 @@ quantizer::TableView QuantizeTable::view() const {
 
 quantizer::TableView quantizer::view_of_one(Stream& stream, FormatId format, const QuantizedMatrix& m,
                                             Contents contents) {
-  return visit_format(format, [&]<class F>() {
-    TableView view;
-    Descriptor& d = view.one = described_by<F>(m, nullptr, contents);
-    d.column_sums = m.column_sums.as<float>();
-    view.owned = view.all = counted(d, one_patch);
-    view.members = {nullptr, d.members};
-    if constexpr (F::scaled) view.owned_groups = view.all_groups = counted(d, scale_area<F>());
-    if constexpr (F::tensor_amax) {
-      const std::int64_t bytes = view.owned.count * static_cast<std::int64_t>(sizeof(float));
-      std::byte* const scratch = stream.workspace("largest of patches", 2 * bytes);
-      view.largest[0] = reinterpret_cast<float*>(scratch);
-      view.largest[1] = reinterpret_cast<float*>(scratch + bytes);
-    }
-    return view;
-  });
+  const FormatTraits traits = traits_of(format);
+  TableView view;
+  Descriptor& d = view.one = described_by(traits, m, nullptr, contents);
+  d.column_sums = m.column_sums.as<float>();
+  view.owned = view.all = counted(d, one_patch);
+  view.members = {nullptr, d.members};
+  if (traits.scaled) view.owned_groups = view.all_groups = counted(d, scale_area(traits));
+  if (traits.tensor_amax) {
+    const std::int64_t bytes = view.owned.count * static_cast<std::int64_t>(sizeof(float));
+    std::byte* const scratch = stream.workspace("largest of patches", 2 * bytes);
+    view.largest[0] = reinterpret_cast<float*>(scratch);
+    view.largest[1] = reinterpret_cast<float*>(scratch + bytes);
+  }
+  return view;
 }
 
 quantizer::TableView quantizer::view_of_apart(FormatId format, const QuantizedMatrix& matrix,
                                               std::span<const Copy> copies, Side side, Apart& apart) {
-  return visit_format(format, [&]<class F>() {
-    TableView view;
-    QuantizedMatrix one = matrix;
-    one.members = 1;
-    for (std::size_t i = 0; i < copies.size(); ++i) {
-      const std::int64_t elements = matrix.matrix.elements();
-      one.values = matrix.values.flat(static_cast<std::int64_t>(i) * elements, elements);
-      (side == Side::rowwise ? one.rowwise : one.columnwise) = copies[i];
-      const Descriptor d = described_by<F>(one, nullptr);
-      if (i == 0) view.one = d;
-      apart.at[i] = d.side[static_cast<int>(side)];
-    }
-    view.all = counted(view.one, one_patch);
-    view.all.count *= std::ssize(copies);
-    return view;
-  });
+  const FormatTraits traits = traits_of(format);
+  TableView view;
+  QuantizedMatrix one = matrix;
+  one.members = 1;
+  for (std::size_t i = 0; i < copies.size(); ++i) {
+    const std::int64_t elements = matrix.matrix.elements();
+    one.values = matrix.values.flat(static_cast<std::int64_t>(i) * elements, elements);
+    (side == Side::rowwise ? one.rowwise : one.columnwise) = copies[i];
+    const Descriptor d = described_by(traits, one, nullptr);
+    if (i == 0) view.one = d;
+    apart.at[i] = d.side[static_cast<int>(side)];
+  }
+  view.all = counted(view.one, one_patch);
+  view.all.count *= std::ssize(copies);
+  return view;
 }
 
 namespace {

@@ -88,10 +88,8 @@ class QuantizeTable : public DeviceImage {
   quantizer::TableView view() const;  ///< throws Error{internal} before bind()
 
  private:
-  template <formats::Format F>
-  void add(const QuantizedMatrix& matrix, quantizer::Claims& claims);
-  template <formats::Format F>
-  void add_tasks(const quantizer::Descriptor& d);
+  void add(const FormatTraits& format, const QuantizedMatrix& matrix, quantizer::Claims& claims);
+  void add_tasks(const FormatTraits& format, const quantizer::Descriptor& d);
   void build_image();
 
   FormatId format_;

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "core/config/recipe_config.hpp"
 #include "core/config/sharding_group.hpp"
 #include "core/config/structure.hpp"
 #include "core/config/value.hpp"
@@ -56,6 +57,17 @@ class DrawnKeys : public ConfigVisitor<DrawnKeys> {
     const auto drawn = static_cast<std::int64_t>(draw_() % 10);
     value = drawn == 0 ? ShardingGroup() : drawn == 1 ? ShardingGroup::host() : ShardingGroup(drawn);
   }
+  void fill(FactorFormat& value, const std::string&, OneOf) {
+    const std::vector<std::string> names = factor_formats();
+    value = std::string_view(names[draw_() % names.size()]);
+  }
+  void fill(FormatElement& value, const std::string&, OneOf) {
+    value = {static_cast<int>(draw_() % 2 * (2 + draw_() % 4)), static_cast<int>(1 + draw_() % 2)};
+  }
+  void fill(FormatBlock& value, const std::string&, OneOf) {
+    const auto edge = static_cast<std::int64_t>(16 << draw_() % 4);
+    value = {draw_() % 2 == 1 ? 1 : edge, edge};
+  }
   template <Choice E> void fill(std::vector<E>& list, const std::string&, OneOf) {
     list.clear();
     for (const Name<E>& name : Names<E>::table)
@@ -79,6 +91,10 @@ class DrawnKeys : public ConfigVisitor<DrawnKeys> {
     value = S();
     DrawnKeys inside(static_cast<unsigned>(draw_()));
     S::visit(value, inside);
+  }
+  template <Structured S> void fill(std::map<std::string, S>& named, const std::string& path, Structure rule) {
+    named.clear();
+    for (int i = 0; i < 2; ++i) fill(named["own_" + std::to_string(draw_())], path, rule);
   }
   template <class T, class Rule> void fill(std::vector<T>& list, const std::string& path, const Rule& rule) {
     list.resize(1 + draw_() % 3);

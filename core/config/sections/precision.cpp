@@ -36,6 +36,7 @@ void PrecisionConfig::derive(const RunConfig& config) {
 }
 
 void PrecisionConfig::check(const RunConfig& config, std::vector<Finding>& found) const {
+  check_formats(formats, found);
   check_treatments(config, found);
   check_schedule(config, found);
   if (primary_weights == PrimaryWeights::quantized && coded_weights(config).empty())
@@ -51,6 +52,7 @@ void PrecisionConfig::check(const RunConfig& config, std::vector<Finding>& found
 
 void PrecisionConfig::advise(const RunConfig& config, std::vector<Finding>& found) const {
   advise_treatments(config, found);
+  advise_formats(*this, found);
   for (std::size_t i = 0; i < schedule.size(); ++i)
     if (schedule[i].from_step > config.run.steps)
       found.push_back({{fmt::format("precision.schedule[{}].from_step", i), "run.steps"},

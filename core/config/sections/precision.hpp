@@ -12,6 +12,7 @@ namespace tessera {
 /// Section `precision` of a deck.
 struct PrecisionConfig {
   Compute compute = Compute::bf16;
+  NamedFormats formats;
   RecipeConfig recipe;
   Derived<PrimaryWeights> primary_weights;
   bool fuse_wgrad = true;
@@ -26,6 +27,8 @@ struct PrecisionConfig {
   template <class Self, class V> static void visit(Self& self, V& v) {
     using enum Restart;
     v.key("compute", self.compute, OneOf(), fixed, "Type of weights, activations and the residual stream");
+    v.key("formats", self.formats, Structure(), told,
+          "Number formats of the deck's own, by name: recipes name them as they do others");
     v.key("recipe", self.recipe, Structure(), told,
           "Formats in which every linear and expert layer multiplies: weights, activations and gradients are quantized "
           "for each product; bf16: none is");

@@ -14,28 +14,28 @@ std::uint64_t draw_name(const ParamSpec& weight, const char* side) {
 /// A place for one copy of `members` matrices; allocate(type, shape) is an arena's keep() or temp().
 template <class Allocate>
 Copy place_copy(FormatId format, Side side, formats::Matrix m, std::int64_t members, const Allocate& allocate) {
-  return visit_format(format, [&]<class F>() {
-    const auto all = [&](const Shape& one) { return Shape{members * one[0], one[1]}; };
-    Copy copy;
-    copy.data = allocate(dtype_of<typename F::Element::Storage>, all(formats::data_shape<F>(side, m)));
-    if (F::scaled) copy.scales = allocate(dtype_of<typename F::Scale>, all(formats::scale_shape<F>(side, m)));
-    if (F::tensor_amax) copy.amax = allocate(DType::f32, {members});
-    return copy;
-  });
+  const FormatTraits traits = traits_of(format);
+  const auto all = [&](const Shape& one) { return Shape{members * one[0], one[1]}; };
+  Copy copy;
+  copy.data = allocate(traits.data_type, all(traits.data_shape(side, m)));
+  if (traits.scaled) copy.scales = allocate(traits.scale_type, all(traits.scale_shape(side, m)));
+  if (traits.tensor_amax) copy.amax = allocate(DType::f32, {members});
+  return copy;
 }
 
 /// A place for the bf16 values of one copy of one matrix.
 Copy place_values(Arena& arena, FormatId format, formats::Matrix m) {
   Copy copy;
   copy.data = arena.temp(DType::bf16, {m.rows, m.columns});
-  if (visit_format(format, [&]<class F>() { return F::tensor_amax; })) copy.amax = arena.temp(DType::f32, {1});
+  if (traits_of(format).tensor_amax) copy.amax = arena.temp(DType::f32, {1});
   return copy;
 }
 
 /// Places for one copy, or (no side) both; copies that share their data are made together.
 void place(Arena& arena, FormatId format, QuantizedMatrix& matrix, std::optional<Side> side) {
   const auto temp = [&](DType type, const Shape& shape) { return arena.temp(type, shape); };
-  const bool shared = traits_of(format).columnwise == formats::Columnwise::shared;
+  const FormatTraits traits = traits_of(format);
+  const bool shared = traits.columnwise == formats::Columnwise::shared;
   if (side != Side::columnwise || shared)
     matrix.rowwise = place_copy(format, Side::rowwise, matrix.matrix, matrix.members, temp);
   if (side == Side::rowwise) return;
@@ -44,10 +44,9 @@ void place(Arena& arena, FormatId format, QuantizedMatrix& matrix, std::optional
     return;
   }
   matrix.columnwise.data = matrix.rowwise.data;
-  matrix.columnwise.scales = visit_format(format, [&]<class F>() {
-    const Shape one = formats::scale_shape<F>(Side::columnwise, matrix.matrix);
-    return arena.temp(dtype_of<typename F::Scale>, {matrix.members * one[0], one[1]});
-  });
+  matrix.columnwise.amax = matrix.rowwise.amax;
+  const Shape one = traits.scale_shape(Side::columnwise, matrix.matrix);
+  if (traits.scaled) matrix.columnwise.scales = arena.temp(traits.scale_type, {matrix.members * one[0], one[1]});
 }
 
 /// What products read of a copy.
@@ -172,9 +171,8 @@ Copy Factors::place_columns(Arena& arena, formats::Matrix x) const {
   const bool together = format && format == of_activation(Side::rowwise) && multiplies_activation(Side::rowwise) &&
                         multiplies_activation(Side::columnwise);
   if (!together) return {};
-  const bool apart = traits_of(*format).columnwise != formats::Columnwise::shared;
-  const bool takes = visit_format(*format, [&]<class F>() { return formats::takes<F>(Side::columnwise, x); });
-  if (!apart || !takes) return {};
+  const FormatTraits traits = traits_of(*format);
+  if (traits.columnwise == formats::Columnwise::shared || !traits.takes(Side::columnwise, x)) return {};
   return place_copy(*format, Side::columnwise, x, 1,
                     [&](DType type, const Shape& shape) { return arena.keep(type, shape); });
 }

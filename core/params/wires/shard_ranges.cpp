@@ -58,21 +58,19 @@ RangesByRank counted_from(std::int64_t begin, RangesByRank parts) {
 }
 
 std::vector<Density> scale_densities(const ParamRegistry& registry, const Bucket& bucket, Side side) {
-  return visit_format(*bucket.key.format.codes, [&]<class F>() {
-    require(F::scale_layout(side).order == formats::Order::as_source, "scale_densities",
-            "scales that lie transposed are in no rank's part");
-    return densities_of(registry, bucket, [&](formats::Matrix m) {
-      return Density{formats::block_of<F>(side).rows * m.columns,
-                     F::scale_layout(side).repeat.rows * formats::padded_extent<F>(side, m).columns};
-    });
+  const FormatTraits format = traits_of(*bucket.key.format.codes);
+  require(format.scale_layout(side).order == formats::Order::as_source, "scale_densities",
+          "scales that lie transposed are in no rank's part");
+  return densities_of(registry, bucket, [&](formats::Matrix m) {
+    return Density{format.block_of(side).rows * m.columns,
+                   format.scale_layout(side).repeat.rows * format.padded_extent(side, m).columns};
   });
 }
 
 std::vector<Density> block_scale_densities(const ParamRegistry& registry, const Bucket& bucket) {
-  return visit_format(*bucket.key.format.codes, [&]<class F>() {
-    return densities_of(registry, bucket, [](formats::Matrix m) {
-      return Density{F::block.rows * m.columns, formats::blocks<F>(Side::rowwise, m).columns};
-    });
+  const FormatTraits format = traits_of(*bucket.key.format.codes);
+  return densities_of(registry, bucket, [&](formats::Matrix m) {
+    return Density{format.block.rows * m.columns, format.blocks(Side::rowwise, m).columns};
   });
 }
 

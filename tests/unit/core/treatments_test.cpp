@@ -31,12 +31,12 @@ TEST(Treatments, NamesAreTheTablesRows) {
 TEST(Treatments, SlotsTakeTheFactorsVariant) {
   using formats::id_of;
   RecipeConfig every;
-  every.weight = {FactorFormat::nvfp4, FactorFormat::nvfp4};
-  every.activation = {FactorFormat::nvfp4, FactorFormat::nvfp4};
-  every.gradient = {FactorFormat::nvfp4, FactorFormat::nvfp4};
+  every.weight = {"nvfp4", "nvfp4"};
+  every.activation = {"nvfp4", "nvfp4"};
+  every.gradient = {"nvfp4", "nvfp4"};
   EXPECT_EQ(treatment_of(every), recipe_named("nvfp4").treatment);
   RecipeConfig recipe(RecipeName::nvfp4);
-  recipe.activation.wgrad = FactorFormat::mxfp8_2d;
+  recipe.activation.wgrad = "mxfp8_2d";
   const Treatment mixed = treatment_of(recipe);
   EXPECT_EQ(mixed.activation.wgrad, id_of<formats::Mxfp8>);
   EXPECT_TRUE(mixed.draws);
@@ -49,8 +49,8 @@ TEST(Treatments, SlotsTakeTheFactorsVariant) {
 
 TEST(Treatments, WeightsAreHeldAsCodesOfOneFormat) {
   RecipeConfig rows, two(RecipeName::mxfp8);
-  rows.activation = {FactorFormat::mxfp8, FactorFormat::mxfp8};
-  two.weight.forward = FactorFormat::nvfp4;
+  rows.activation = {"mxfp8", "mxfp8"};
+  two.weight.forward = "nvfp4";
   for (const RecipeConfig& recipe : {rows, two}) {
     RunConfig config = with(recipe);
     derive(config);

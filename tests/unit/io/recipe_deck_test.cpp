@@ -40,8 +40,8 @@ TEST(RecipeDeck, AWordIsShortForKeys) {
   EXPECT_EQ(sound("precision: {recipe: nvfp4}").recipe, RecipeConfig(RecipeName::nvfp4));
   EXPECT_EQ(sound("precision: {recipe: {base: nvfp4}}").recipe, RecipeConfig(RecipeName::nvfp4));
   RecipeConfig wanted(RecipeName::mxfp8);
-  wanted.weight = {FactorFormat::nvfp4, FactorFormat::nvfp4};
-  wanted.gradient.dgrad = FactorFormat::bf16;
+  wanted.weight = {"nvfp4", "nvfp4"};
+  wanted.gradient.dgrad = "bf16";
   wanted.rounding.gradient = RoundingMode::nearest;
   EXPECT_EQ(sound("precision: {recipe: {base: mxfp8, weight: nvfp4, gradient: {dgrad: bf16}, "
                   "rounding: {gradient: nearest}}}").recipe,
@@ -53,7 +53,7 @@ TEST(RecipeDeck, AWordIsShortForKeys) {
 // What --set gives a key of a recipe joins the recipe's name, and replaces its word.
 TEST(RecipeDeck, SettingsReachIntoIt) {
   RecipeConfig wanted(RecipeName::nvfp4);
-  wanted.activation = {FactorFormat::mxfp8, FactorFormat::bf16};
+  wanted.activation = {"mxfp8", "bf16"};
   for (const char* deck : {"precision: {recipe: nvfp4}", "precision: {recipe: {base: nvfp4}}", ""}) {
     std::vector<Override> overrides{{"precision.recipe.activation", "mxfp8"},
                                     {"precision.recipe.activation.wgrad", "bf16"}};
@@ -71,8 +71,8 @@ TEST(RecipeDeck, SettingsReachIntoIt) {
 /// A recipe and rules drawn from all that a deck may say.
 PrecisionConfig drawn(std::mt19937& random) {
   const auto some = [&] { return random() % 2 == 0; };
-  const auto& formats = Names<FactorFormat>::table;
-  const auto format = [&] { return formats[random() % std::size(formats)].value; };
+  const std::vector<std::string> formats = factor_formats();
+  const auto format = [&] { return std::string_view(formats[random() % std::size(formats)]); };
   const auto slot = [&](Derived<FactorFormat>& one) {
     if (some()) one = format();
   };

@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
 
+#include "core/config/treatments.hpp"
+#include "kernels/formats/registry.hpp"
 #include "tests/support/sound_config.hpp"
 
 namespace tessera {
@@ -52,6 +54,38 @@ TEST(PrecisionSection, ASeedAndStatisticsAreOfQuantizers) {
   config.precision.seed = {};
   config.precision.recipe = RecipeName::bf16;
   EXPECT_EQ(advice(config), List{"precision.statistics_every: has an effect only with a recipe that quantizes"});
+}
+
+FormatConfig described(FormatElement element, FormatBlock block, formats::ScaleKind scale) {
+  FormatConfig format;
+  format.element = element;
+  format.block = block;
+  format.scale = scale;
+  return format;
+}
+
+TEST(PrecisionSection, FormatsOfItsOwnAreNamedByRecipes) {
+  RunConfig config = sound();
+  config.precision.formats = {{"int4", described({0, 3}, {16, 16}, formats::ScaleKind::e4m3)},
+                              {"rows", described({3, 3}, {1, 64}, formats::ScaleKind::e8m0)}};
+  EXPECT_EQ(advice(config), List{"precision.formats: has no effect: no recipe of this deck names one of them"});
+  config.precision.recipe.weight = {"int4", "int4"};
+  config.precision.recipe.activation.forward = "rows";
+  EXPECT_EQ(contradictions(config), List{});
+  EXPECT_EQ(advice(config), List{});
+  const Treatment treatment = treatment_rules(config).standard;
+  EXPECT_EQ(treatment.weight.forward, find_format("int4_16x16_e4m3"));
+  EXPECT_EQ(treatment.weight.dgrad, treatment.weight.forward);
+  EXPECT_EQ(treatment.activation.forward, find_format("e3m3_1x64_e8m0"));
+  EXPECT_FALSE(treatment.activation.wgrad);
+  EXPECT_EQ(coded_weights(config), std::vector{*find_format("int4_16x16_e4m3")});
+  config.precision.recipe.weight = {"row", "row"};
+  EXPECT_TRUE(contradictions(config).at(0).starts_with("precision.recipe.weight: row is none of the choices"));
+  config.precision.recipe.weight = {"int4", "int4"};
+  config.precision.formats["int4"].block = {1, 16};
+  EXPECT_TRUE(contradictions(config).at(0).starts_with("precision.recipe.weight: int4 has blocks of rows under"));
+  config.precision.formats["int4"].element = {0, 7};
+  EXPECT_TRUE(contradictions(config).at(0).starts_with("precision.formats.int4.scale: is e4m3, of 4 significant"));
 }
 
 }  // namespace

@@ -70,7 +70,7 @@ std::vector<std::string> found_in(const RunConfig& config) {
 TEST(RecipeSchedule, FindingsNameTheEntryThatTheyAreOf) {
   const LayerRule nowhere{{"9"}, {}, RecipeName::bf16};
   RecipeConfig unfit(RecipeName::nvfp4);
-  unfit.weight.forward = FactorFormat::nvfp4_1d;
+  unfit.weight.forward = "nvfp4_1d";
   using Keys = std::vector<std::string>;
   EXPECT_EQ(found_in(scheduled(RecipeName::bf16, {{5, RecipeName::nvfp4, {}}, {9, RecipeName::mxfp8, {}}})), Keys{});
   EXPECT_EQ(found_in(scheduled(RecipeName::bf16, {{5, RecipeName::nvfp4, {}}, {5, RecipeName::mxfp8, {}}})),
