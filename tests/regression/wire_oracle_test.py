@@ -95,11 +95,12 @@ class WireOracle(runs.Runs):
         settings, rounded = WIRES[wire]
         for model in MODELS:
             self.run_of("single_" + model, model, 1, MICRO_BATCHES, 1)
-            gradients = [{name: m / numpy.float32(MICRO_BATCHES) for name, m in self.moments("single_" + model, step).items()}
-                         for step in range(1, MICRO_BATCHES + 1)]
-            for ranks, sharding in ((1, "optimizer"), (3, "full")):
-                run = f"{model}{ranks}"
-                self.run_of(run, model, MICRO_BATCHES, 1, ranks, f"sharding={sharding}", *settings)
+            alone = [self.moments("single_" + model, step) for step in range(1, MICRO_BATCHES + 1)]
+            # One rank with one micro-batch has nothing to send and nothing to add.
+            for ranks, batch, sharding in ((1, 1, "optimizer"), (1, MICRO_BATCHES, "optimizer"), (3, MICRO_BATCHES, "full")):
+                gradients = [{name: m / numpy.float32(batch) for name, m in one.items()} for one in alone[:batch]]
+                run = f"{model}{ranks}_{batch}"
+                self.run_of(run, model, batch, 1, ranks, f"sharding={sharding}", *settings)
                 changed = 0
                 for name, found in self.moments(run, 1).items():
                     with numpy.errstate(over="ignore", under="ignore"):
@@ -112,7 +113,7 @@ class WireOracle(runs.Runs):
                     differ = formats.bits(found) != formats.bits(total)
                     # Zeros of both signs are one number in an Adam moment.
                     differ &= ~((found == 0) & (total == 0)).reshape(differ.shape)
-                    self.assertFalse(differ.any(), (wire, model, ranks, name, int(differ.sum()), found.size))
+                    self.assertFalse(differ.any(), (wire, model, ranks, batch, name, int(differ.sum()), found.size))
                 self.assertEqual(changed > 0, wire != "fp32")
 
 
