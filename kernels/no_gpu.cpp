@@ -103,6 +103,7 @@ bool adamw_step(Stream&, const AdamWStep&) { return false; }
 namespace tessera::reduce {
 
 bool add_squares(Stream&, const Tensor&, std::span<const Tensor>) { return false; }
+bool encode_gradients(Stream&, GradientWire, const Tensor&, const WireArray&) { return false; }
 
 }  // namespace tessera::reduce
 

@@ -8,6 +8,7 @@
 #include "kernels/attention/head_norm.hpp"
 #include "kernels/moe/scores.hpp"
 #include "kernels/normalize/normalize.hpp"
+#include "kernels/reduce/wire.hpp"
 
 namespace tessera {
 
@@ -48,6 +49,7 @@ consteval std::size_t count_of(std::string_view enumerators) {
 TESSERA_NAMES(Norm, layer, rms);
 TESSERA_NAMES(QkNormOver, head, width);
 TESSERA_NAMES(Scores, softmax, sigmoid);
+TESSERA_NAMES(GradientWire, fp32, bf16, mxfp8, fp8_block);
 TESSERA_CHOICE(Position, learned, rotary);
 TESSERA_CHOICE(Activation, gelu, swiglu);
 TESSERA_CHOICE(ExpertWeights, single, discrete);
@@ -71,6 +73,8 @@ TESSERA_CHOICE(GatherCuts, flat, tile);
 TESSERA_CHOICE(GatherStaging, automatic, alias_grads, ring);
 TESSERA_CHOICE(GatherGranularity, automatic, block, module);
 TESSERA_CHOICE(ReduceOrder, rank, batch);
+TESSERA_CHOICE(KeptGradients, norms, biases, router, embedding);
+TESSERA_CHOICE(WireRounding, nearest, stochastic);
 TESSERA_CHOICE(ConfirmSkips, automatic, always, never);
 TESSERA_CHOICE(MatrixRule, adamw, muon);
 TESSERA_CHOICE(Moments, fp32, bf16);

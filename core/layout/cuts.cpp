@@ -27,14 +27,15 @@ std::vector<std::int64_t> tile_cuts(std::span<const std::int64_t> allowed, int r
   return cuts;
 }
 
-std::vector<std::int64_t> tile_positions(const ParamRegistry& registry, FormatId format,
-                                         std::span<const Placement> members, std::int64_t size) {
+std::vector<std::int64_t> tile_positions(const ParamRegistry& registry, const Bucket& bucket) {
   std::vector<std::int64_t> allowed;
-  for (const Placement& p : members) {
-    const std::int64_t tile = tile_rows(format) * registry[p.param].member[-1];
-    for (std::int64_t begin = 0; begin < p.size.value; begin += tile) allowed.push_back(p.offset.value + begin);
+  for (const Placement& p : bucket.members) {
+    const std::int64_t tile = tile_rows(*bucket.key.format.codes) * registry[p.param].member[-1];
+    for (std::int64_t begin = 0; begin < p.size.value; begin += tile)
+      if (begin % cut_of(bucket.key.wire) == 0)  // mutation: a_block_across_a_cut.1
+        allowed.push_back(p.offset.value + begin);
   }
-  allowed.push_back(size);
+  allowed.push_back(bucket.size.value);
   return allowed;
 }
 

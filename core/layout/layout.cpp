@@ -12,12 +12,29 @@
 namespace tessera {
 namespace {
 
+bool belongs_to(KeptGradients kept, const ParamSpec& spec) {
+  switch (kept) {
+    case KeptGradients::norms: return spec.role == Role::norm;
+    case KeptGradients::biases: return spec.role == Role::bias;
+    case KeptGradients::router: return spec.role == Role::router;
+    case KeptGradients::embedding: return spec.role == Role::embedding || spec.role == Role::position;
+  }
+  return false;
+}
+
+/// The wire of a parameter's gradients. Counts are exact: they are never rounded.
+GradientWire wire_of(const ParamSpec& spec, const LayoutRules& rules) {
+  const bool kept = is_counted(spec.role) ||
+                    std::ranges::any_of(rules.keep, [&](KeptGradients kind) { return belongs_to(kind, spec); });
+  return kept ? GradientWire::fp32 : rules.wire;
+}
+
 BucketKey key_of(const ParamSpec& spec, const LayoutRules& rules) {
   const auto processes = spec.role == Role::expert ? ProcessGroup::expert : ProcessGroup::dense;
   const OwnerKind owner = is_counted(spec.role)  ? OwnerKind::counted
                           : is_matrix(spec.role) ? rules.matrices
                                                  : OwnerKind::element_sharded;
-  return {spec.format, processes, owner, rules.unit == GatherUnit::bucket ? -1 : spec.module};
+  return {spec.format, processes, owner, rules.unit == GatherUnit::bucket ? -1 : spec.module, wire_of(spec, rules)};
 }
 
 int ranks_of(ProcessGroup processes, const LayoutRules& rules) {
@@ -42,14 +59,16 @@ void close(Bucket& bucket, const ParamRegistry& registry, const LayoutRules& rul
     return;
   }
   const int ranks = ranks_of(bucket.key.processes, rules);
-  const std::int64_t multiple = std::lcm(ranks * ParamLayout::cut_elements, std::int64_t{128});
+  // mutation: a_block_across_a_cut.2
+  const std::int64_t cut = std::max(ParamLayout::cut_elements, cut_of(bucket.key.wire));
+  const std::int64_t multiple = std::lcm(ranks * cut, std::int64_t{128});
   bucket.size = ElementIndex(round_up(bucket.size.value, multiple));
   const std::optional<FormatId>& codes = bucket.key.format.codes;
   bucket.cuts = codes ? rules.cuts : GatherCuts::flat;
   const std::vector<std::int64_t> cuts =
       bucket.cuts == GatherCuts::flat
           ? flat_cuts(bucket.size.value, ranks)
-          : tile_cuts(tile_positions(registry, *codes, bucket.members, bucket.size.value), ranks);
+          : tile_cuts(tile_positions(registry, bucket), ranks);
   const int numbers = ranks / rules.sharding_groups;
   for (int r = 0; r < ranks; ++r) {
     // Slices lie by number in the sharding group, then by group.
@@ -95,6 +114,15 @@ void join_slices(Bucket& bucket, int sharding_groups) {
   }
 }
 
+/// Cuts the scales of a bucket's gradients: as the shards, in blocks.
+void cut_blocks(Bucket& bucket) {
+  const std::int64_t block = traits_of(bucket.key.wire).block;
+  if (block == 0) return;
+  bucket.block_shards = bucket.shards;
+  for (std::vector<std::int64_t>* const all : {&bucket.block_shards.counts, &bucket.block_shards.begins})
+    for (std::int64_t& elements : *all) elements /= block;
+}
+
 /// Canonical index at which this rank's part of each parameter's dataset begins.
 IndexedBy<ParamId, std::int64_t> dataset_begins(const ParamRegistry& registry) {
   IndexedBy<ParamId, std::int64_t> begins(registry.size());
@@ -112,6 +140,7 @@ std::uint64_t hash_of(const ParamRegistry& registry, const IndexedBy<BucketId, B
     if (bucket.key.format.codes) mix(fnv1a64(name_of(bucket.key.format)));
     mix(static_cast<std::uint64_t>(bucket.key.processes));
     mix(static_cast<std::uint64_t>(bucket.key.owner));
+    if (bucket.key.wire != GradientWire::fp32) mix(static_cast<std::uint64_t>(bucket.key.wire));
     mix(static_cast<std::uint64_t>(bucket.size.value));
     for (std::int64_t begin : bucket.begins) mix(static_cast<std::uint64_t>(begin));
     for (const Placement& p : bucket.members) {
@@ -181,7 +210,10 @@ ParamLayout ParamLayout::build(const ParamRegistry& registry, const LayoutRules&
   for (BucketId b : open) close(layout.buckets_[b], registry, rules);
   for (ProcessGroup processes : process_groups)
     layout.deal(registry, processes, ranks_of(processes, rules), rules.sharding_groups);
-  for (Bucket& bucket : layout.buckets_) join_slices(bucket, rules.sharding_groups);
+  for (Bucket& bucket : layout.buckets_) {
+    join_slices(bucket, rules.sharding_groups);
+    cut_blocks(bucket);
+  }
 
   layout.groups_ = rules.unit == GatherUnit::bucket ? groups_of(layout.buckets_)
                                                     : groups_by_unit(registry, layout.buckets_, rules.unit);
@@ -196,13 +228,14 @@ ParamLayout ParamLayout::build(const ParamRegistry& registry, const LayoutRules&
 void ParamLayout::put(const ParamRegistry& registry, ParamId param, BucketId id) {
   const ParamSpec& spec = registry[param];
   Bucket& bucket = buckets_[id];
+  const std::int64_t aligned = std::max(alignment, cut_of(bucket.key.wire));
   for (int m = 0; m < spec.members; ++m) {
-    const ElementIndex offset(round_up(bucket.size.value, alignment));
+    const ElementIndex offset(round_up(bucket.size.value, aligned));
     bucket.members.push_back({param, m, id, offset, ElementIndex(spec.member_elements()),
                               ElementIndex(spec.canonical_index(m)), ElementIndex(spec.real_elements())});
     bucket.size = offset + ElementIndex(spec.member_elements());
     // mutation: gaps_forgotten
-    if (m == 0) params_[param] = {bucket.members.back(), round_up(spec.member_elements(), alignment)};
+    if (m == 0) params_[param] = {bucket.members.back(), round_up(spec.member_elements(), aligned)};
   }
 }
 

@@ -35,6 +35,8 @@ struct LayoutRules {
   GatherCuts cuts = GatherCuts::flat;  ///< for element-sharded buckets whose format has codes; all others: flat
   GatherUnit unit = GatherUnit::bucket;
   int sharding_groups = 1;
+  GradientWire wire = GradientWire::fp32;
+  std::vector<KeptGradients> keep = {};  ///< gradients that travel in fp32 nevertheless
 };
 
 /// How an array is cut between ranks: counts and displacements of a collective, in entries of the array.
@@ -49,6 +51,7 @@ struct BucketKey {
   ProcessGroup processes = ProcessGroup::dense;
   OwnerKind owner = OwnerKind::element_sharded;
   int module = -1;  ///< number of the module, if buckets close at modules; else -1
+  GradientWire wire = GradientWire::fp32;  ///< of its gradients
   bool operator==(const BucketKey&) const = default;
 };
 
@@ -62,7 +65,8 @@ struct GroupId {
   bool operator==(const GroupId&) const = default;
 };
 
-/// One member of a parameter in its bucket. Offsets are multiples of 64 elements.
+/// One member of a parameter in its bucket. Offsets are multiples of 64 elements and of the wire's blocks, so that
+/// these are the same for every layout.
 struct Placement {
   ParamId param;
   int member = 0;
@@ -79,6 +83,7 @@ struct Bucket {
   std::vector<std::int64_t> counts;  ///< elements of each rank's slice
   std::vector<std::int64_t> begins;  ///< position of each rank's slice in the bucket
   RangesByRank shards{};             ///< of each rank of a sharding group: the slices of its number in all groups
+  RangesByRank block_shards{};  ///< the same in blocks of the gradients' wire, if it has any
   std::vector<RangesByRank> pieces{};  ///< of each shard: the slices in it, by sharding group
   GatherCuts cuts = GatherCuts::flat;  ///< tile: no slice begins inside a row of the format's blocks
   int ranks() const { return static_cast<int>(counts.size()); }
@@ -137,7 +142,8 @@ struct ShardRange {
 class ParamLayout {
  public:
   static constexpr std::int64_t alignment = 64;
-  /// Cuts between ranks are multiples of this many elements, so that no byte of packed codes is split.
+  /// Cuts between ranks are multiples of this many elements, so that no byte of packed codes is split. They are also
+  /// multiples of the wire's blocks.
   static constexpr std::int64_t cut_elements = 32;
 
   static ParamLayout build(const ParamRegistry& registry, const LayoutRules& rules);

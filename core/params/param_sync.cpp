@@ -17,7 +17,7 @@ ParamSync::ParamSync(Device& device, const ParamRegistry& registry, const ParamL
       buckets_(layout.buckets().size()),
       cursor_(schedule_.pools.size()),
       rounds_(schedule_, layout),
-      pending_(device, layout, mesh, rules.reduce, schedule_.gradient_slots.size(), overlaps_) {
+      pending_(device, registry, layout, mesh, rules_, schedule_.gradient_slots.size(), overlaps_) {
   for (ParamGroup& group : groups_)
     for (ParamBucket& own : group.buckets) buckets_[own.id] = &own;
   for (const Pool& pool : schedule_.pools) slots_.add(std::vector<WeightSlot>(static_cast<std::size_t>(pool.slots)));
@@ -63,7 +63,7 @@ void ParamSync::open_buffers() {
   for (ProcessGroup processes : process_groups) {
     for (ParamGroup& group : groups_) {
       if (group.processes != processes || group.rank.size == 1) continue;
-      for (std::vector<Exchange>& received : group.reduction) add(received);
+      for (ReductionMemory& memory : group.reduction) add(memory.exchanges);
       const int slots = schedule_.pools[group.pool].slots;
       for (const std::unique_ptr<Wire>& wire : wires_)
         for (int slot = 0; slot < slots; ++slot)
@@ -77,9 +77,10 @@ void ParamSync::open_buffers() {
   open_all(ProcessGroup::dense, Level::across);  // experts' shards have the same ranks
 }
 
-Accumulating ParamSync::accumulate() {
+Accumulating ParamSync::accumulate(const WireKey& key) {
   if (device_.compute().capturing()) overlaps_.begin_capture();
   end_pass();
+  pending_.begin(key);
   cursor_.begin(schedule_.training);
   return Accumulating(*this);
 }

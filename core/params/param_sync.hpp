@@ -31,8 +31,9 @@ class ParamSync final : public WeightSource, private GradientSync {
   Use operand(Stream& stream, ParamId param, Side side) override;
 
   /// Begins gradient accumulation. All groups must be Empty; every micro-batch asks for weights in the order of the dry
-  /// pass. Local. The returned token's reduce() is collective over the world.
-  Accumulating accumulate();
+  /// pass. Random numbers of stochastic rounding follow from `key`. Local. The returned token's reduce() is collective
+  /// over the world.
+  Accumulating accumulate(const WireKey& key = {});
 
   /// Begins a pass without gradients (evaluation), which asks for weights in the order of the dry pass. Opens every
   /// resident visit. Collective over the world.

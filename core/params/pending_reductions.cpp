@@ -1,12 +1,27 @@
 #include "core/params/pending_reductions.hpp"
 
+#include <algorithm>
 #include <utility>
 
 #include "core/device/region.hpp"
 #include "core/params/labels.hpp"
+#include "kernels/digest/digest.hpp"
 #include "kernels/reduce/reduce.hpp"
 
 namespace tessera {
+
+PendingReductions::PendingReductions(Device& device, const ParamRegistry& registry, const ParamLayout& layout,
+                                     Mesh& mesh, const SyncRules& rules, std::size_t gradient_slots,
+                                     OverlapCounts& counts)
+    : device_(device),
+      layout_(layout),
+      mesh_(mesh),
+      rules_(rules),
+      counts_(counts),
+      sums_(device, layout, mesh),
+      sent_(gradient_slots) {
+  for (const ParamSpec& spec : registry.specs()) draws_.add(fnv1a64("wire:" + spec.canonical.name));
+}
 
 void PendingReductions::start(Stream& stream, const Reduction& reduction, const ParamGroup& group) {
   if (group.rank.size == 1) return add_up_alone(stream, reduction, group);
@@ -16,10 +31,12 @@ void PendingReductions::start(Stream& stream, const Reduction& reduction, const 
   // the receive slot before.
   Stream& copies = device_.copies();
   copies.wait(stream.record());
-  const Operation exchange{Collective::all_to_all, group.reduction[slot], group.id.value, label::gradients};
+  const ReductionMemory& memory = group.reduction[slot];
+  encode(copies, reduction, group, memory);
+  const Operation exchange{Collective::all_to_all, memory.exchanges, group.id.value, label::gradients};
   flights_[slot] = {&reduction, &group, mesh_.of(group.processes, Level::inside).submit(copies, exchange),
                     stream.launches()};
-  if (overlap_ == Overlap::off) finish_oldest(stream);
+  if (rules_.reduce == Overlap::off) finish_oldest(stream);
 }
 
 void PendingReductions::finish_oldest(Stream& stream) {
@@ -34,31 +51,67 @@ void PendingReductions::finish_oldest(Stream& stream) {
   --in_flight_;
 }
 
-/// Adds a round's gradients to the running sum of one rank; gradients in a slot of their own are the sum already.
+/// Rounds a group's gradients to their wires, gaps and padding, which are zero, included.
+void PendingReductions::encode(Stream& copies, const Reduction& reduction, const ParamGroup& group,
+                               const ReductionMemory& memory) {
+  for (std::size_t i = 0; i < group.buckets.size(); ++i) {
+    const ParamBucket& own = group.buckets[i];
+    const Bucket& bucket = layout_.buckets()[own.id];
+    if (bucket.key.wire == GradientWire::fp32) continue;
+    if (bucket.key.wire == GradientWire::bf16 && rules_.rounding == WireRounding::stochastic)
+      encode_at_random(copies, reduction, bucket, own.gradients, memory.sent[i]);
+    else
+      encode_gradients(copies, bucket.key.wire, own.gradients, memory.sent[i]);
+  }
+}
+
+/// Draws are keyed by what a micro-batch's gradient is, in no way by where it is computed.
+void PendingReductions::encode_at_random(Stream& copies, const Reduction& reduction, const Bucket& bucket,
+                                         const Tensor& gradients, const WireArray& sent) {
+  const RankIn rank = mesh_.ranks().of(bucket.key.processes);
+  const std::int64_t micro_batch = std::int64_t{reduction.round} * rank.size + rank.rank;  // mutation: draws_by_rank
+  std::int64_t end = 0;
+  const auto gap = [&](std::int64_t to) {
+    if (to > end)
+      encode_gradients(copies, bucket.key.wire, gradients.flat(end, to - end), {sent.values.flat(end, to - end)});
+  };
+  for (const Placement& p : bucket.members) {
+    gap(p.offset.value);
+    const WireDraws draws{key_, draws_[p.param], micro_batch, p.canonical.value};
+    tessera::encode_at_random(copies, gradients.flat(p.offset.value, p.size.value),
+                              sent.values.flat(p.offset.value, p.size.value), draws);
+    end = (p.offset + p.size).value;
+  }
+  gap(bucket.size.value);
+}
+
+/// Adds a round's gradients to the running sum of one rank. Gradients in a slot of their own are the sum already,
+/// unless they are rounded.
 void PendingReductions::add_up_alone(Stream& stream, const Reduction& reduction, const ParamGroup& group) {
-  const ParamBucket& first = group.buckets.front();
-  if (mesh_.ranks().sharding.size == 1 && first.gradient_shard.data == first.gradients.data) return;
+  const auto summed = [&](const ParamBucket& own) {
+    return own.gradient_shard.data == own.gradients.data &&
+           layout_.buckets()[own.id].key.wire == GradientWire::fp32;  // mutation: own_gradients_are_not_rounded
+  };
+  if (mesh_.ranks().sharding.size == 1 && std::ranges::all_of(group.buckets, summed)) return;
   Stream& copies = device_.copies();
   copies.wait(stream.record());
-  add_up(copies, reduction, group, {});
+  encode(copies, reduction, group, group.reduction.front());
+  add_up(copies, reduction, group, group.reduction.front());
   sent_[static_cast<std::size_t>(reduction.slot)] = summed_ = copies.record();
 }
 
-/// Sums a group's shards in rank order, and assigns them or adds them to the running sum. `received` is empty for one
-/// rank.
+/// Sums a group's shards in rank order, and assigns them or adds them to the running sum.
 void PendingReductions::add_up(Stream& copies, const Reduction& reduction, const ParamGroup& group,
-                               std::span<const Exchange> received) {
+                               const ReductionMemory& memory) {
   if (mesh_.ranks().sharding.size > 1) {
-    sums_.add(reduction, group, received);
-    if (overlap_ == Overlap::off) sums_.finish();
+    sums_.add(reduction, group, memory.terms);
+    if (rules_.reduce == Overlap::off) sums_.finish();
     return;
   }
   for (std::size_t i = 0; i < group.buckets.size(); ++i) {
-    const ParamBucket& own = group.buckets[i];
-    const Tensor mine = layout_.buckets()[own.id].slice(own.gradients, mesh_.ranks());
-    const Tensor others = received.empty() ? mine.flat(0, 0).view({0, mine.elements()}) : received[i].receive;
-    const SumTerms parts{mine, others, group.rank.rank, reduction.idle};  // mutation: padding_is_added
-    (reduction.sum == SumInto::add ? add_in_order : sum_in_order)(copies, own.gradient_shard, parts);
+    SumTerms parts = memory.terms[i];
+    parts.idle = reduction.idle;  // mutation: padding_is_added
+    (reduction.sum == SumInto::add ? add_in_order : sum_in_order)(copies, group.buckets[i].gradient_shard, parts);
   }
 }
 

@@ -6,6 +6,7 @@
 #include "core/comm/mesh.hpp"
 #include "core/params/running_sums.hpp"
 #include "core/params/slots.hpp"
+#include "core/params/sync_rules.hpp"
 
 namespace tessera {
 
@@ -29,21 +30,17 @@ class OverlapCounts {
   Overlapped captured_;
 };
 
-/// Reductions under way, oldest first. They are all-to-alls of gradient shards on the copies' stream, each into a
-/// receive slot. Then come local sums in rank order, ((g0 + g1) + g2) + ..., there too, so that backward does not wait.
-/// Between sharding groups RunningSums passes the sums on.
+/// Reductions under way, oldest first. Gradients are rounded to their wire, this rank's own part as well. All-to-alls
+/// of shards follow on the copies' stream, each into a receive slot. Then come local sums in rank order,
+/// ((g0 + g1) + g2) + ..., there too, so that backward does not wait. Between sharding groups RunningSums passes the
+/// sums on.
 class PendingReductions {
  public:
-  PendingReductions(Device& device, const ParamLayout& layout, Mesh& mesh, Overlap overlap, std::size_t gradient_slots,
-                    OverlapCounts& counts)
-      : device_(device),
-        layout_(layout),
-        mesh_(mesh),
-        overlap_(overlap),
-        counts_(counts),
-        sums_(device, layout, mesh),
-        sent_(gradient_slots) {}
+  PendingReductions(Device& device, const ParamRegistry& registry, const ParamLayout& layout, Mesh& mesh,
+                    const SyncRules& rules, std::size_t gradient_slots, OverlapCounts& counts);
 
+  /// Begins a step, whose random numbers follow from `key`.
+  void begin(const WireKey& key) { key_ = key; }
   /// Starts the reduction of a group, behind the work that `stream` holds; without overlap awaits it. One rank alone
   /// adds its gradients to the running sum. Collective over the group's processes.
   void start(Stream& stream, const Reduction& reduction, const ParamGroup& group);
@@ -65,13 +62,18 @@ class PendingReductions {
   PendingReduction& flight(std::size_t i) { return flights_[(oldest_ + i) % receive_slots]; }
   void finish_oldest(Stream& stream);
   void add_up_alone(Stream& stream, const Reduction& reduction, const ParamGroup& group);
-  void add_up(Stream& copies, const Reduction& reduction, const ParamGroup& group, std::span<const Exchange> received);
+  void encode(Stream& copies, const Reduction& reduction, const ParamGroup& group, const ReductionMemory& memory);
+  void encode_at_random(Stream& copies, const Reduction& reduction, const Bucket& bucket, const Tensor& gradients,
+                        const WireArray& sent);
+  void add_up(Stream& copies, const Reduction& reduction, const ParamGroup& group, const ReductionMemory& memory);
   void restart();
 
   Device& device_;
   const ParamLayout& layout_;
   Mesh& mesh_;
-  Overlap overlap_;
+  const SyncRules& rules_;
+  IndexedBy<ParamId, std::uint64_t> draws_;  ///< hashes by which random numbers are keyed
+  WireKey key_;
   OverlapCounts& counts_;
   std::array<PendingReduction, receive_slots> flights_;
   std::size_t oldest_ = 0, in_flight_ = 0;

@@ -9,7 +9,7 @@
 namespace tessera {
 
 RunningSums::RunningSums(Device& device, const ParamLayout& layout, Mesh& mesh)
-    : device_(device), layout_(layout), mesh_(mesh), here_(mesh.ranks().sharding) {
+    : device_(device), mesh_(mesh), here_(mesh.ranks().sharding) {
   const auto groups = static_cast<std::size_t>(here_.size), here = static_cast<std::size_t>(here_.rank);
   if (groups == 1) return;
   under_way_.resize(std::min(groups, static_cast<std::size_t>(most_running_sums)));
@@ -29,14 +29,14 @@ bool RunningSums::holds(const ParamGroup& group) const {
   return false;
 }
 
-void RunningSums::add(const Reduction& reduction, const ParamGroup& group, std::span<const Exchange> received) {
+void RunningSums::add(const Reduction& reduction, const ParamGroup& group, std::span<const SumTerms> terms) {
   while (count_ == under_way_.size() || holds(group)) deliver_oldest();
   const std::size_t slot = (oldest_ + count_++) % under_way_.size();
   const std::span<const Tensor> sums = group.sums[slot];
   Stream& copies = device_.copies();
   if (reduction.sum == SumInto::add) collect(group, sums);
   pass_on(group, {}, here_.rank > 0 ? sums : std::span<const Tensor>()).wait(copies);
-  add_up(reduction, group, received, sums);
+  add_up(reduction, group, terms, sums);
   const bool last = here_.rank + 1 == here_.size;
   under_way_[slot] = {&group, pass_on(group, last ? std::span<const Tensor>() : sums, {})};
 }
@@ -64,17 +64,16 @@ Pending RunningSums::pass_on(const ParamGroup& group, std::span<const Tensor> se
 }
 
 /// Adds the gradients of this sharding group onto `sums`. The first group's first round begins them.
-void RunningSums::add_up(const Reduction& reduction, const ParamGroup& group, std::span<const Exchange> received,
+void RunningSums::add_up(const Reduction& reduction, const ParamGroup& group, std::span<const SumTerms> terms,
                          std::span<const Tensor> sums) {
   const int ranks = group.rank.size;
   const int idle = std::clamp(reduction.idle - (here_.size - 1 - here_.rank) * ranks, 0, ranks);
   if (idle == ranks) return;  // what came is passed on as it is
   const bool begins = here_.rank == 0 && reduction.sum == SumInto::assign;  // mutation: each_group_begins_a_sum
   for (std::size_t i = 0; i < group.buckets.size(); ++i) {
-    const ParamBucket& own = group.buckets[i];
-    const Tensor mine = layout_.buckets()[own.id].shard(own.gradients, mesh_.ranks());
-    const Tensor others = received.empty() ? mine.flat(0, 0).view({0, mine.elements()}) : received[i].receive;
-    (begins ? sum_in_order : add_in_order)(device_.copies(), sums[i], {mine, others, group.rank.rank, idle});
+    SumTerms parts = terms[i];
+    parts.idle = idle;
+    (begins ? sum_in_order : add_in_order)(device_.copies(), sums[i], parts);
   }
 }
 

@@ -16,10 +16,10 @@ class RunningSums {
  public:
   RunningSums(Device& device, const ParamLayout& layout, Mesh& mesh);
 
-  /// Adds the gradients of this rank's sharding group, `received` beside its own, and passes the sum on. A later round
+  /// Adds the gradients of this rank's sharding group, `terms` by bucket, and passes the sum on. A later round
   /// begins with the sum of the rounds before, which the owners hold. Orders on the copies' stream. Collective over the
   /// ranks across.
-  void add(const Reduction& reduction, const ParamGroup& group, std::span<const Exchange> received);
+  void add(const Reduction& reduction, const ParamGroup& group, std::span<const SumTerms> terms);
   /// Sends the sums that are under way to their owners. Collective likewise.
   void finish();
   /// Drops what is under way.
@@ -40,12 +40,11 @@ class RunningSums {
   bool holds(const ParamGroup& group) const;
   void collect(const ParamGroup& group, std::span<const Tensor> sums);
   Pending pass_on(const ParamGroup& group, std::span<const Tensor> sent, std::span<const Tensor> received);
-  void add_up(const Reduction& reduction, const ParamGroup& group, std::span<const Exchange> received,
+  void add_up(const Reduction& reduction, const ParamGroup& group, std::span<const SumTerms> terms,
               std::span<const Tensor> sums);
   void deliver_oldest();
 
   Device& device_;
-  const ParamLayout& layout_;
   Mesh& mesh_;
   RankIn here_;  ///< this rank's sharding group
   IndexedBy<BucketId, Cuts> cuts_;

@@ -14,20 +14,63 @@ std::int64_t shard_elements(const ParamLayout& layout, const Ranks& ranks, const
   return sum;
 }
 
-/// Exchanges of an all-to-all into `slot`, bucket after bucket, for a local sum in rank order.
-std::vector<Exchange> into_slot(const ParamLayout& layout, const Ranks& ranks, const ParamGroup& group,
-                                const Tensor& slot) {
-  std::vector<Exchange> exchanges;
-  std::int64_t offset = 0;
+/// Deals the memory of a reduction from below, aligned for vectors.
+class Dealer {
+ public:
+  explicit Dealer(std::byte* memory) : memory_(memory) {}
+  Tensor tensor(DType type, const Shape& shape) {
+    Tensor dealt{memory_ ? memory_ + bytes_ : nullptr, type, shape};
+    bytes_ += round_up(dealt.bytes(), alignment);
+    return dealt;
+  }
+  /// An array on a wire of this shape, whose last side is whole blocks.
+  WireArray array(GradientWire wire, const Shape& shape) {
+    const WireTraits traits = traits_of(wire);
+    WireArray dealt(tensor(traits.values, shape));
+    if (traits.block == 0) return dealt;
+    const std::int64_t blocks = shape[-1] / traits.block;
+    dealt.scales = tensor(traits.scales, shape.rank() == 1 ? Shape{blocks} : Shape{shape[0], blocks});
+    return dealt;
+  }
+  std::int64_t bytes() const { return bytes_; }
+
+ private:
+  static constexpr std::int64_t alignment = 16;
+  std::byte* memory_;
+  std::int64_t bytes_ = 0;
+};
+
+/// This rank's shard of an array on a wire.
+WireArray shard_of(const Bucket& bucket, const Ranks& ranks, const WireArray& whole) {
+  const std::size_t number = bucket.shard_number(ranks);
+  const auto part = [number](const Tensor& array, const RangesByRank& cuts) {
+    return array.flat(cuts.begins[number], cuts.counts[number]);
+  };
+  const bool scaled = traits_of(bucket.key.wire).block > 0;
+  return {part(whole.values, bucket.shards), scaled ? part(whole.scales, bucket.block_shards) : Tensor{}};
+}
+
+/// Lays out a group's reduction from `memory` on; null: only to measure. Returns the bytes.
+std::int64_t lay_out(const ParamLayout& layout, const Ranks& ranks, const ParamGroup& group, std::byte* memory,
+                     ReductionMemory& reduction) {
+  Dealer dealer(memory);
+  reduction = {};
   for (const ParamBucket& own : group.buckets) {
     const Bucket& bucket = layout.buckets()[own.id];
-    const Shape received{group.rank.size - 1, bucket.shard(ranks)};
+    const GradientWire wire = bucket.key.wire;
+    const WireArray sent =
+        wire == GradientWire::fp32 ? WireArray(own.gradients) : dealer.array(wire, {bucket.size.value});
+    const WireArray others = dealer.array(wire, {group.rank.size - 1, bucket.shard(ranks)});
+    reduction.sent.push_back(sent);
+    reduction.terms.push_back({shard_of(bucket, ranks, sent), others, group.rank.rank, 0, wire});
+    if (group.rank.size == 1) continue;
     // mutation: gradient_to_another_owner
-    exchanges.push_back({own.gradients, slot.flat(offset, received.elements()).view(received), bucket.shards.counts,
-                         bucket.shards.begins});
-    offset += received.elements();
+    reduction.exchanges.push_back({sent.values, others.values, bucket.shards.counts, bucket.shards.begins});
+    if (traits_of(wire).block == 0) continue;
+    const RangesByRank& cuts = bucket.block_shards;
+    reduction.exchanges.push_back({sent.scales, others.scales, cuts.counts, cuts.begins});
   }
-  return exchanges;
+  return dealer.bytes();
 }
 
 /// The slot of a group's whole gradients, the same in every round; null if the group is never reduced.
@@ -148,20 +191,23 @@ void place_gradients(Device& device, const ParamLayout& layout, Groups& groups, 
   }
 }
 
-/// Gives each group of more than one rank its receive slots. Gradients have their memory already.
+/// Gives each group memory for its reductions. Groups of several ranks share the receive slots; groups of one rank take
+/// turns in memory of their own. Gradients have their memory already.
 void place_reductions(Device& device, const ParamLayout& layout, const Ranks& ranks, Groups& groups) {
-  std::vector<ParamGroup*> shared;
-  std::int64_t most = 0;
-  for (ParamGroup& group : groups) {
-    if (group.rank.size == 1) continue;
-    shared.push_back(&group);
-    most = std::max(most, (group.rank.size - 1) * shard_elements(layout, ranks, group));
-  }
-  if (shared.empty()) return;
-  for (std::size_t i = 0; i < receive_slots; ++i) {
-    const Tensor slot = device.allocate(Category::staging, DType::f32, {most});
-    for (ParamGroup* group : shared) group->reduction[i] = into_slot(layout, ranks, *group, slot);
-  }
+  const auto place = [&](bool shared, std::size_t slots) {
+    std::int64_t most = 0;
+    for (ParamGroup& group : groups)
+      if ((group.rank.size > 1) == shared)
+        most = std::max(most, lay_out(layout, ranks, group, nullptr, group.reduction[0]));
+    for (std::size_t i = 0; i < slots; ++i) {
+      const Tensor slot = most > 0 ? device.allocate(Category::staging, DType::u8, {most}) : Tensor{};
+      for (ParamGroup& group : groups)
+        if ((group.rank.size > 1) == shared)
+          lay_out(layout, ranks, group, static_cast<std::byte*>(slot.data), group.reduction[i]);
+    }
+  };
+  place(true, receive_slots);
+  place(false, 1);
 }
 
 /// Places running sums, if there are several sharding groups to pass them on.

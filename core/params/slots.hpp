@@ -6,6 +6,7 @@
 #include "core/params/state.hpp"
 #include "core/params/sync_schedule.hpp"
 #include "core/params/wires/wire.hpp"
+#include "kernels/reduce/reduce.hpp"
 
 /// Groups of buckets with their memory: slots for gathered weights and for whole gradients, shards, receive slots and
 /// the ring. Slots are planned, so that a group's addresses never change and steps can be captured.
@@ -41,6 +42,14 @@ struct WeightSlot {
 /// gradients, which nothing else may write meanwhile; or in a slot of the ring.
 enum class StagedIn : std::uint8_t { nothing, gradients, ring };
 
+/// Memory for a group's gradients in a reduction, bucket after bucket. What a rank sends, its own part included, is
+/// rounded to the bucket's wire; gradients in fp32 are sent from where they are.
+struct ReductionMemory {
+  std::vector<WireArray> sent;      ///< whole gradients, [size]
+  std::vector<SumTerms> terms;      ///< this rank's part of `sent`, and those of the others that have arrived
+  std::vector<Exchange> exchanges;  ///< of the all-to-all; none for one process
+};
+
 /// A group of buckets, the unit of all-gather and reduce-scatter, with its present state. ParamSync's own.
 struct ParamGroup {
   GroupId id;
@@ -56,7 +65,7 @@ struct ParamGroup {
   int uses = 0;  ///< operands that are in use
 
   GradientMachine gradients;
-  std::array<std::vector<Exchange>, receive_slots> reduction;  ///< by receive slot; empty for one process
+  std::array<ReductionMemory, receive_slots> reduction;  ///< by receive slot; one process uses the first
   /// By slot for running sums: fp32 [shard], bucket after bucket; empty unless there are several sharding groups.
   std::vector<std::vector<Tensor>> sums;
 };

@@ -14,6 +14,7 @@ struct SyncRules {
   ReduceOrder order = ReduceOrder::rank;
   WeightRules weights = {};
   int idle_ranks = 0;  ///< the last ranks, whose last micro-batch of a step is padding and counts in no sum
+  WireRounding rounding = WireRounding::nearest;  ///< of gradients that travel in bf16
 
   /// Whether each micro-batch's gradients are summed over ranks by themselves, as order `batch` asks, rather than added
   /// up locally first.

@@ -31,7 +31,7 @@ LayoutRules layout_rules(const RunConfig& config, const Ranks& ranks) {
   return {ranks.world.size, ranks.expert_data.size,
           std::max<std::int64_t>(1, static_cast<std::int64_t>(std::ceil(elements))),
           config.optimizer.matrices == MatrixRule::muon ? OwnerKind::whole_matrix : OwnerKind::element_sharded,
-          config.proof.cuts, gather_unit(config), ranks.sharding.size};
+          config.proof.cuts, gather_unit(config), ranks.sharding.size, config.reduce.wire, config.reduce.keep};
 }
 
 BalanceSettings balance_of(const RunConfig& config) {
@@ -226,7 +226,8 @@ RunPlan laid_out(const RunConfig& config, int ranks, int rank) {
                  static_cast<int>(batch.rounds()),
                  config.reduce.order,
                  {config.precision.primary_weights, config.proof.wire, config.proof.staging, config.sharding},
-                 static_cast<int>(batch.idle_ranks())};
+                 static_cast<int>(batch.idle_ranks()),
+                 config.reduce.rounding};
   // Gradients that come and go with each micro-batch leave no memory in which bf16 could wait for its gather.
   if (sync.reduces_each_micro_batch()) sync.weights.staging = GatherStaging::ring;
   return {{here,

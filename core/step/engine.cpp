@@ -182,7 +182,7 @@ bool Engine::replayable() const {
 /// The step's gradients. `digests`, unless null: those of its first micro-batch are added there.
 Accumulating Engine::accumulate(std::uint64_t* digests) {
   const Region region(stream_, RegionName::gradient);
-  Accumulating sum = built_.sync.accumulate();
+  Accumulating sum = built_.sync.accumulate({plan_.draws_seed, memory_.step()});
   add_first(sum, memory_.micro_batch(0, plan_.sizes.micro, loss_scale()), 0, digests);
   for (std::int64_t round = 1; round < plan_.sizes.rounds; ++round) {
     const Arena::Frame frame(built_.activations);
@@ -237,7 +237,7 @@ Accumulating Engine::spot_checked() {
 /// Computes a micro-batch of a spot check and drops it.
 StepFingerprint Engine::computed_again(int computation) {
   const Region region(stream_, RegionName::gradient);
-  Accumulating dropped = built_.sync.accumulate();
+  Accumulating dropped = built_.sync.accumulate({plan_.draws_seed, memory_.step()});
   memory_.clear_sums(stream_);
   const int of = plan_.ranks.further_on(computation);
   add_first(dropped, memory_.micro_batch_of(of, computation, loss_scale()), computation,

@@ -10,4 +10,7 @@ namespace tessera::reduce {
 /// add_squares() of fp32 without the final carry: each limb is a sum of 32-bit digits, fewer than 2^31 of them a call.
 bool add_squares(Stream& stream, const Tensor& words, std::span<const Tensor> xs);
 
+/// encode_gradients().
+bool encode_gradients(Stream& stream, GradientWire wire, const Tensor& gradients, const WireArray& out);
+
 }  // namespace tessera::reduce

@@ -6,6 +6,8 @@
 
 #include "kernels/base/index.hpp"
 #include "kernels/base/strips.hpp"
+#include "kernels/formats/fp8_block.hpp"
+#include "kernels/formats/mx.hpp"
 #include "kernels/reduce/back.hpp"
 
 namespace tessera {
@@ -15,47 +17,102 @@ namespace {
 // 40 bits add up exactly in fp64.
 constexpr std::int64_t chunk = 4096;
 
+/// Numbers as they are.
+template <class T> struct Values {
+  using Sum = T;
+  const T* x;
+  explicit Values(const WireArray& a) : x(static_cast<const T*>(a.values.data)) {}
+  KOKKOS_INLINE_FUNCTION void move(std::int64_t by) { x += by; }
+  KOKKOS_INLINE_FUNCTION T operator()(std::int64_t i) const { return x[i]; }
+};
+struct HalfValues {
+  using Sum = float;
+  const bf16* x;
+  explicit HalfValues(const WireArray& a) : x(a.values.as<bf16>()) {}
+  KOKKOS_INLINE_FUNCTION void move(std::int64_t by) { x += by; }
+  KOKKOS_INLINE_FUNCTION float operator()(std::int64_t i) const { return x[i]; }
+};
+/// Codes in blocks. A value is the product of a code and a power of two, which is exact.
+template <class F, int block> struct BlockValues {
+  using Sum = float;
+  const std::uint8_t* codes;
+  const typename F::Scale* scales;
+  explicit BlockValues(const WireArray& a)
+      : codes(a.values.as<std::uint8_t>()), scales(a.scales.as<typename F::Scale>()) {}
+  KOKKOS_INLINE_FUNCTION void move(std::int64_t by) {
+    codes += by;
+    scales += by / block;
+  }
+  KOKKOS_INLINE_FUNCTION float operator()(std::int64_t i) const {
+    return F::factor_step(scales[i / block], 0.0f) * F::Element::decode(codes[i]);
+  }
+};
+
 /// The parts of a sum, by rank.
-template <class T>
-struct PartsByRank {
-  const T *own, *others;
+template <class In> struct PartsByRank {
+  In own, others;
   std::int64_t n, rank, counted;
 
-  KOKKOS_INLINE_FUNCTION const T* part(std::int64_t r) const {
-    return r == rank ? own : others + (r < rank ? r : r - 1) * n;
+  KOKKOS_INLINE_FUNCTION In part(std::int64_t r) const {
+    if (r == rank) return own;
+    In other = others;
+    other.move((r < rank ? r : r - 1) * n);
+    return other;
   }
 };
 
 /// out = the sum of the parts, or of out and the parts. A strip of columns takes one part after the other, so that
 /// every loop is vectorised, whatever the number of ranks.
-template <class T, bool more>
+template <class In, bool more>
 void sum_as(Stream& stream, const Tensor& out, const SumTerms& parts) {
+  using T = typename In::Sum;
   const std::int64_t n = out.elements();
-  const PartsByRank<T> in{static_cast<const T*>(parts.own.data), static_cast<const T*>(parts.others.data), n,
-                          parts.rank, parts.others.shape[0] + 1 - parts.idle};
+  const PartsByRank<In> in{In(parts.own), In(parts.others), n, parts.rank,
+                           parts.others.values.shape[0] + 1 - parts.idle};
   T* const y = static_cast<T*>(out.data);
   launch(
       stream, more ? "add_in_order" : "sum_in_order", Strip::count(n), KOKKOS_LAMBDA(std::int64_t s) {
         const Strip strip(n, s);
         T sum[Strip::width];
-        const T* const first = more ? y : in.part(0);  // mutation: running_sum_comes_last
-        strip.each([&](std::int64_t l, std::int64_t i) { sum[l] = first[i]; });
+        const In first = in.part(0);  // mutation: running_sum_comes_last
+        strip.each([&](std::int64_t l, std::int64_t i) { sum[l] = more ? y[i] : first(i); });
         for (std::int64_t r = more ? 0 : 1; r < in.counted; ++r) {
-          const T* const next = in.part(r);
-          strip.each([&](std::int64_t l, std::int64_t i) { sum[l] += next[i]; });
+          const In next = in.part(r);
+          strip.each([&](std::int64_t l, std::int64_t i) { sum[l] += next(i); });  // mutation: sums_in_bf16
         }
         strip.each([&](std::int64_t l, std::int64_t i) { y[i] = sum[l]; });
       });
 }
 
+bool matches(const WireArray& a, const SumTerms& parts, DType sum) {
+  const WireTraits traits = traits_of(parts.wire);
+  if (parts.wire == GradientWire::fp32) return a.values.type == sum;
+  return sum == DType::f32 && a.values.type == traits.values &&
+         (traits.block == 0 ||
+          (a.scales.type == traits.scales && a.scales.elements() * traits.block == a.values.elements()));
+}
+
 void check_parts(const char* who, const Tensor& out, const SumTerms& parts) {
-  const Tensor &own = parts.own, &others = parts.others;
+  const Tensor &own = parts.own.values, &others = parts.others.values;
   require(others.shape.rank() == 2 && others.shape[1] == out.elements() && own.elements() == out.elements(), who,
           "own is [n], others [ranks - 1, n], out [n]");
   require(parts.rank >= 0 && parts.rank <= others.shape[0], who, "takes the number of a rank");
   require(parts.idle >= 0 && parts.idle <= others.shape[0], who, "sums the part of at least one rank");
-  require(own.type == out.type && others.type == out.type && (out.type == DType::f32 || out.type == DType::f64), who,
-          "takes f32 or f64, all of one type");
+  require((out.type == DType::f32 || out.type == DType::f64) && matches(parts.own, parts, out.type) &&
+              matches(parts.others, parts, out.type),
+          who, "takes f32 or f64, all of one type, or parts on a wire and f32");
+}
+
+template <bool more> void sum_parts(Stream& stream, const Tensor& out, const SumTerms& parts) {
+  check_parts(more ? "add_in_order" : "sum_in_order", out, parts);
+  switch (parts.wire) {
+    case GradientWire::fp32:
+      return out.type == DType::f32 ? sum_as<Values<float>, more>(stream, out, parts)
+                                    : sum_as<Values<double>, more>(stream, out, parts);
+    case GradientWire::bf16: return sum_as<HalfValues, more>(stream, out, parts);
+    case GradientWire::mxfp8: return sum_as<BlockValues<formats::Mxfp8, 32>, more>(stream, out, parts);
+    case GradientWire::fp8_block: return sum_as<BlockValues<formats::Fp8BlockOneD, 128>, more>(stream, out, parts);
+  }
 }
 
 // |x| as an integer that orders as |x| does; 0 if x is not finite.
@@ -180,21 +237,8 @@ TESSERA_FN inline float root_of(std::int64_t* limbs) {
 
 }  // namespace
 
-void sum_in_order(Stream& stream, const Tensor& out, const SumTerms& parts) {
-  check_parts("sum_in_order", out, parts);
-  if (out.type == DType::f32)
-    sum_as<float, false>(stream, out, parts);
-  else
-    sum_as<double, false>(stream, out, parts);
-}
-
-void add_in_order(Stream& stream, const Tensor& out, const SumTerms& parts) {
-  check_parts("add_in_order", out, parts);
-  if (out.type == DType::f32)
-    sum_as<float, true>(stream, out, parts);
-  else
-    sum_as<double, true>(stream, out, parts);
-}
+void sum_in_order(Stream& stream, const Tensor& out, const SumTerms& parts) { sum_parts<false>(stream, out, parts); }
+void add_in_order(Stream& stream, const Tensor& out, const SumTerms& parts) { sum_parts<true>(stream, out, parts); }
 
 void add_squares(Stream& stream, const Tensor& words, std::span<const Tensor> xs) {
   require(words.type == DType::i64 && words.elements() == ExactSum::words, "add_squares", "words is i64 [21]");

@@ -2,20 +2,21 @@
 #include <cstdint>
 #include <span>
 
-#include "kernels/base/stream.hpp"
+#include "kernels/reduce/wire.hpp"
 
 namespace tessera {
 
-/// One part of each rank, fp32 or fp64, as an all-to-all leaves them: the rank's own where it was, those of the others
-/// received.
+/// One part of each rank, as an all-to-all leaves them: the rank's own where it was, those of the others received.
 struct SumTerms {
-  Tensor own;        ///< [n], the part of rank `rank`
-  Tensor others;     ///< [ranks - 1, n], the parts of the other ranks, in their order
+  WireArray own;     ///< [n], the part of rank `rank`
+  WireArray others;  ///< [ranks - 1, n], the parts of the other ranks, in their order
   std::int64_t rank = 0;
   std::int64_t idle = 0;  ///< the last ranks, whose parts are left out of the sum (not added as zeros: -0 + 0 is 0)
+  GradientWire wire = GradientWire::fp32;  ///< of all parts; with fp32 they may be fp64
 };
 
-/// Sum in rank order: out[i] = ((p0[i] + p1[i]) + p2[i]) + ..., out [n]. out may be parts.own.
+/// Sum in rank order: out[i] = ((p0[i] + p1[i]) + p2[i]) + ..., out [n], fp32 or fp64 as the parts, fp32 for parts on a
+/// wire. out may be parts.own.
 void sum_in_order(Stream& stream, const Tensor& out, const SumTerms& parts);
 /// The same onto a running sum: out[i] = ((out[i] + p0[i]) + p1[i]) + .... out must not be one of the parts.
 void add_in_order(Stream& stream, const Tensor& out, const SumTerms& parts);

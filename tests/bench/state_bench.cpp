@@ -7,6 +7,7 @@
 #include "kernels/optim/muon.hpp"
 #include "kernels/random/random.hpp"
 #include "kernels/reduce/reduce.hpp"
+#include "kernels/reduce/wire.hpp"
 #include "tests/bench/timing.hpp"
 
 namespace tessera::bench {
@@ -114,15 +115,47 @@ SumTerms parts_of(Bench& b, std::int64_t ranks) {
 void rank_sums(benchmark::State& state) {
   Bench b(state);
   const SumTerms parts = parts_of(b, state.range(0));
-  b.run({0, static_cast<double>(2 * parts.own.bytes() + parts.others.bytes())},
-        [&] { sum_in_order(b.stream(), parts.own, parts); });
+  b.run({0, static_cast<double>(2 * parts.own.values.bytes() + parts.others.values.bytes())},
+        [&] { sum_in_order(b.stream(), parts.own.values, parts); });
 }
 
 void rank_sums_added(benchmark::State& state) {
   Bench b(state);
   const SumTerms parts = parts_of(b, state.range(0));
-  const Tensor sum = b.random<float>({parts.own.elements()});
-  b.run({0, static_cast<double>(parts.own.bytes() + parts.others.bytes() + 2 * sum.bytes())},
+  const Tensor sum = b.random<float>({parts.own.values.elements()});
+  b.run({0, static_cast<double>(parts.own.values.bytes() + parts.others.values.bytes() + 2 * sum.bytes())},
+        [&] { add_in_order(b.stream(), sum, parts); });
+}
+
+/// `rows` arrays of n gradients on a wire, with room for them.
+WireArray on_wire(Bench& b, GradientWire wire, std::int64_t rows, std::int64_t n) {
+  const WireTraits traits = traits_of(wire);
+  WireArray all(b.device().allocate(Category::staging, traits.values, {rows, n}));
+  if (traits.block > 0) all.scales = b.device().allocate(Category::staging, traits.scales, {rows, n / traits.block});
+  const Tensor values = b.random<float>({rows * n});
+  encode_gradients(b.stream(), wire, values, {all.values.flat(0, rows * n), all.scales});
+  return all;
+}
+double bytes_of(const WireArray& array) {
+  return static_cast<double>(array.values.bytes() + (array.scales ? array.scales.bytes() : 0));
+}
+
+template <GradientWire wire> void gradients_encoded(benchmark::State& state) {
+  Bench b(state);
+  const Tensor gradients = b.random<float>({elements});
+  const WireArray out = on_wire(b, wire, 1, elements);
+  const WireArray flat(out.values.flat(0, elements), out.scales);
+  b.run({0, static_cast<double>(gradients.bytes()) + bytes_of(out)},
+        [&] { encode_gradients(b.stream(), wire, gradients, flat); });
+}
+
+template <GradientWire wire> void wire_sums_added(benchmark::State& state) {
+  Bench b(state);
+  const std::int64_t ranks = state.range(0), n = elements / ranks;
+  const WireArray own = on_wire(b, wire, 1, n), others = on_wire(b, wire, ranks - 1, n);
+  const SumTerms parts{{own.values.flat(0, n), own.scales}, others, 1, 0, wire};
+  const Tensor sum = b.random<float>({n});
+  b.run({0, bytes_of(own) + bytes_of(others) + static_cast<double>(2 * sum.bytes())},
         [&] { add_in_order(b.stream(), sum, parts); });
 }
 
@@ -148,6 +181,12 @@ BENCHMARK(orthogonalisation)->Apply(timed)->ArgName("width")->Arg(256)->Arg(1024
 BENCHMARK(squares)->Apply(timed);
 BENCHMARK(rank_sums)->Apply(timed)->ArgName("ranks")->Arg(2)->Arg(4)->Arg(6);
 BENCHMARK(rank_sums_added)->Apply(timed)->ArgName("ranks")->Arg(2)->Arg(4)->Arg(6);
+BENCHMARK(gradients_encoded<GradientWire::bf16>)->Apply(timed);
+BENCHMARK(gradients_encoded<GradientWire::mxfp8>)->Apply(timed);
+BENCHMARK(gradients_encoded<GradientWire::fp8_block>)->Apply(timed);
+BENCHMARK(wire_sums_added<GradientWire::bf16>)->Apply(timed)->ArgName("ranks")->Arg(2)->Arg(4);
+BENCHMARK(wire_sums_added<GradientWire::mxfp8>)->Apply(timed)->ArgName("ranks")->Arg(2)->Arg(4);
+BENCHMARK(wire_sums_added<GradientWire::fp8_block>)->Apply(timed)->ArgName("ranks")->Arg(2)->Arg(4);
 BENCHMARK(digests<float>)->Apply(timed);
 BENCHMARK(digests<bf16>)->Apply(timed);
 BENCHMARK(normals)->Apply(timed);

@@ -178,7 +178,7 @@ void ParamSync::unshard_all(Stream& stream) {
              Swapped("expert_ranks", "dense_ranks"),
              "unit.layout_test ParamLayout.*", "mpi.param_sync_test.4 ParamSync.ReducesOverPoisonedMemory"),
     mutation("gaps_forgotten", "members of a weight lie as if nothing aligned them",
-             Swapped("round_up(spec.member_elements(), alignment", "spec.member_elements("),
+             Swapped("round_up(spec.member_elements(), aligned", "spec.member_elements("),
              "mpi.param_sync_test.1 ParamSync.EveryRankHoldsQuantizedMastersAfterPublish"),
     mutation("owner_of_the_groups_first_bucket", "who steps a bucket is read from the first bucket of its group",
              Instead("""      if (const ParamId one = layout.buckets()[b].members.front().param;
@@ -198,15 +198,28 @@ void ParamSync::unshard_all(Stream& stream) {
              Instead("""        if (more) {
           for (std::int64_t l = 0; l < Strip::width; ++l) sum[l] = 0;
           for (std::int64_t r = 0; r < in.counted; ++r)
-            strip.each([&](std::int64_t l, std::int64_t i) { sum[l] += in.part(r)[i]; });
+            strip.each([&](std::int64_t l, std::int64_t i) { sum[l] += in.part(r)(i); });
           strip.each([&](std::int64_t l, std::int64_t i) { y[i] += sum[l]; });
           return;
         }
-        const T* const first = in.part(0);
+        const In first = in.part(0);
 """),
              "unit.reduce_test SumInOrder*", "regression.any_ranks.bf16"),
     mutation("padding_is_added", "gradients of a rank that is idle in the last round are added like others'",
              Swapped("reduction.idle", "0"), "regression.any_ranks.bf16"),
+    mutation("own_gradients_are_not_rounded", "one rank alone sums its gradients as they are, whatever the wire",
+             Swapped("layout_.buckets()[own.id].key.wire == GradientWire::fp32", "true"),
+             "regression.wire_oracle.mxfp8"),
+    mutation("draws_by_rank", "random rounding of gradients draws by rank",
+             Swapped("std::int64_t{reduction.round} * rank.size + rank.rank", "std::int64_t{reduction.round} + std::int64_t{1000} * rank.rank"),
+             "regression.wire_oracle.drawn", "regression.any_ranks.wires"),
+    Mutation("a_block_across_a_cut", "ranks cut gradients inside a wire's block",
+             (Swapped("begin % cut_of(bucket.key.wire) == 0", "begin >= 0"),
+              Swapped("std::max(ParamLayout::cut_elements, cut_of(bucket.key.wire))", "ParamLayout::cut_elements")),
+             ("unit.wire_layout_test WireLayout.NoBlockLiesAcrossACutOrTwoMatrices",)),
+    mutation("sums_in_bf16", "a sum of gradients is rounded behind each addition",
+             Swapped("sum[l] += next(i)", "sum[l] = static_cast<T>(bf16(static_cast<float>(sum[l] + next(i))))"),
+             "unit.wire_test Wire.SumsAreNotRounded", "regression.wire_oracle.bf16"),
     mutation("dealt_by_blocks", "a rank's micro-batches follow each other in the batch",
              Swapped("round * ranks_ + rank", "rank * rounds() + round"),
              "unit.sampler_test BatchPlan*", "regression.any_ranks.bf16"),

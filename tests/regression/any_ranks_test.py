@@ -1,6 +1,6 @@
 """With `reduce.order: batch` the number of ranks changes no bit: traces, evaluations and the digests of all checkpoints are
-equal on 1 to 6 ranks, for every recipe, way to hold weights, sharding, sharding group, model, rule, overlap and recomputation,
-with faults, and through restarts on other numbers of ranks.
+equal on 1 to 6 ranks, for every recipe, way to hold weights, sharding, sharding group, model, rule, overlap, recomputation and
+wire of gradients, with faults, and through restarts on other numbers of ranks.
 
 usage: any_ranks_test.py TESSERA MPIEXEC [AnyRanks.test_RECIPE...]
 
@@ -63,6 +63,7 @@ class Case(typing.NamedTuple):
     reduce: str
     recompute: str
     group: str = "all"
+    wire: str = "fp32"
 
     def legal(self):
         if self.recipe in ("bf16", "fp32") and self.held == "quantized":
@@ -75,13 +76,13 @@ class Case(typing.NamedTuple):
 
     def shared(self):
         """What a run of the least ranks has in common with this case."""
-        return (self.recipe, self.model, self.rule, self.event)
+        return (self.recipe, self.model, self.rule, self.event, self.wire)
 
 
 KINDS = Case(ranks=(2, 3, 4, 5, 6, 1), recipe=("bf16", "fp32", "fp8_block", "fp8_tensor", "mxfp8", "mxfp8_2d", "mxfp6_e2m3", "mxfp4", "nvfp4"), model=tuple(MODELS),
              sharding=("optimizer", "full"), held=("bf16", "quantized"), rule=("adamw", "muon"),
              event=("nothing", "nan", "redo"), gather=("true", "false"), reduce=("true", "false"),
-             recompute=("none", "selective", "full"), group=("all", "2", "3", "1"))
+             recompute=("none", "selective", "full"), group=("all", "2", "3", "1"), wire=("fp32",))
 # Sharding groups: every recipe's kind of cuts, both shardings, whole matrices, experts on several ranks of a group, copies that
 # travel apart, without overlap and with all of it computed again; two and three groups, of one to three ranks.
 GROUPED = [Case(4, "bf16", "dense", "optimizer", "bf16", "adamw", "nothing", "true", "true", "none", "2"),
@@ -92,6 +93,32 @@ GROUPED = [Case(4, "bf16", "dense", "optimizer", "bf16", "adamw", "nothing", "tr
            Case(6, "nvfp4", "single", "full", "bf16", "muon", "nothing", "true", "true", "none", "2"),
            Case(4, "nvfp4", "discrete", "optimizer", "bf16", "adamw", "nothing", "false", "true", "none", "1"),
            Case(4, "bf16", "spread", "full", "bf16", "muon", "nothing", "true", "false", "none", "2")]
+
+WIRES = {
+    "fp32": (),
+    "bf16": ("reduce.wire=bf16",),
+    "drawn": ("reduce.wire=bf16", "reduce.rounding=stochastic"),
+    "mxfp8": ("reduce.wire=mxfp8",),
+    "fp8_block": ("reduce.wire=fp8_block",),
+    "kept": ("reduce.wire=mxfp8", "reduce.keep=[norms, biases, router, embedding]"),
+}
+# Wires: both shardings, both rules, models whose matrices end inside a block, experts on one rank and on several, faults, and
+# sharding groups. 4 and 5 ranks have idle ones in the last round; 6 have a round alone.
+WIRED = [Case(2, "bf16", "dense", "optimizer", "bf16", "adamw", "nothing", "true", "true", "none", "all", "bf16"),
+         Case(4, "bf16", "dense", "full", "bf16", "adamw", "nothing", "true", "true", "full", "all", "bf16"),
+         Case(3, "bf16", "odd", "full", "bf16", "adamw", "nan", "true", "true", "none", "all", "mxfp8"),
+         Case(4, "bf16", "odd", "optimizer", "bf16", "adamw", "nan", "true", "false", "none", "all", "mxfp8"),
+         Case(6, "mxfp8", "dense", "optimizer", "quantized", "muon", "nothing", "true", "true", "none", "all", "mxfp8"),
+         Case(4, "mxfp8", "dense", "full", "quantized", "muon", "nothing", "false", "false", "none", "2", "mxfp8"),
+         Case(3, "fp8_block", "odd", "optimizer", "quantized", "adamw", "redo", "true", "true", "selective", "all", "fp8_block"),
+         Case(5, "fp8_block", "odd", "full", "bf16", "adamw", "redo", "true", "true", "none", "all", "fp8_block"),
+         Case(2, "bf16", "deep", "full", "bf16", "muon", "nothing", "true", "true", "none", "all", "fp8_block"),
+         Case(3, "bf16", "deep", "optimizer", "bf16", "muon", "nothing", "true", "true", "none", "all", "fp8_block"),
+         Case(4, "bf16", "spread", "full", "bf16", "adamw", "nothing", "true", "true", "none", "all", "drawn"),
+         Case(6, "bf16", "spread", "optimizer", "bf16", "adamw", "nothing", "true", "true", "none", "2", "drawn"),
+         Case(3, "nvfp4", "single", "optimizer", "quantized", "adamw", "redo", "true", "true", "none", "all", "drawn"),
+         Case(4, "nvfp4", "discrete", "full", "bf16", "adamw", "nothing", "true", "true", "none", "all", "kept"),
+         Case(2, "nvfp4", "discrete", "optimizer", "bf16", "adamw", "nothing", "true", "true", "none", "all", "kept")]
 
 
 def whole():
@@ -155,7 +182,7 @@ class AnyRanks(runs.Runs):
             try:
                 name = f"alone{next(self.numbers)}"
                 rows = self.run_of(name, case.recipe, case.model, 2 if case.model == "spread" else 1,
-                                   f"optimizer.matrices={case.rule}", fault=self.fault(case))
+                                   f"optimizer.matrices={case.rule}", *WIRES[case.wire], fault=self.fault(case))
                 future.set_result((rows, self.outcome(name)))
             except BaseException as error:
                 future.set_exception(error)
@@ -170,7 +197,7 @@ class AnyRanks(runs.Runs):
         name = f"run{next(self.numbers)}"
         settings = [f"sharding={case.sharding}", f"optimizer.matrices={case.rule}", f"proof.gather_overlap={case.gather}",
                     f"proof.reduce_overlap={case.reduce}", f"recompute.mode={case.recompute}", "debug.replica_hash_every=2",
-                    f"parallel.sharding_group={case.group}"]
+                    f"parallel.sharding_group={case.group}", *WIRES[case.wire]]
         if case.recipe not in ("bf16", "fp32"):
             settings.append(f"precision.primary_weights={case.held}")
         found = self.run_of(name, case.recipe, case.model, case.ranks, *settings, fault=self.fault(case))
@@ -189,6 +216,13 @@ class AnyRanks(runs.Runs):
 
     def test_sharding_groups(self):
         self.check_all(GROUPED)
+
+    def test_wires(self):
+        self.check_all(WIRED)
+        outcomes = {case.shared(): self.alone(case)[0][0]["gradients"] for case in WIRED}
+        for (recipe, model, rule, event, wire), gradients in outcomes.items():
+            case = Case(1, recipe, model, "optimizer", "bf16", rule, event, "true", "true", "none")
+            self.assertNotEqual(gradients, self.alone(case)[0][0]["gradients"], f"wire {wire} changes nothing of {model}")
 
     def test_biases_follow_the_load(self):
         """Each expert's slots of a step are counted alike for any ranks, micro-batches, shardings, expert groups and layouts: from

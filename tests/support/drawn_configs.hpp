@@ -51,6 +51,10 @@ inline RunConfig drawn(std::mt19937& random, int ranks) {
   RunConfig config = pick(0, 1) ? dense(recipe) : mixture(recipe);
   config.reduce.order = pick(ReduceOrder::rank, ReduceOrder::batch);
   const bool idle = config.reduce.order == ReduceOrder::batch && pick(0, 1) == 1;
+  if (config.reduce.order == ReduceOrder::batch) {
+    config.reduce.wire = pick(GradientWire::fp32, GradientWire::bf16, GradientWire::mxfp8, GradientWire::fp8_block);
+    if (pick(0, 1)) config.reduce.keep = {KeptGradients::norms, KeptGradients::embedding};
+  }
   config.batch = {.global = ranks * pick(1, 2, 3) + (idle ? 1 : 0), .micro = 1};
   config.reduce.bucket_mib = pick(0.01, 0.05, 0.15, 25.0);
   config.model.tied_head = pick(0, 1) == 1;

@@ -170,6 +170,7 @@ std::string bucket_text(const RunPlan& plan, const Bucket& bucket) {
                                  name_of(bucket.key.processes), name_of(bucket.key.owner),
                                  held_as(bucket.key.format, travel), travels_as(bucket.key.format, travel));
   if (travel == Travel::bf16) text += fmt::format(" staged in {}", staged_in(plan, bucket));
+  text += fmt::format(", gradients {}", name_of(bucket.key.wire));
   const auto slices = std::ranges::count_if(bucket.counts, [](std::int64_t n) { return n > 0; });
   text += fmt::format(", {} in {}", counted(bucket.size.value, "element"), counted(slices, "slice"));
   if (least != most) text += fmt::format(" of at most {}", most);
@@ -200,6 +201,7 @@ nlohmann::ordered_json groups_json(const RunPlan& plan) {
                          {"owner", name_of(bucket.key.owner)},
                          {"wire", travels_as(bucket.key.format, travel)},
                          {"staged", staged_in(plan, bucket)},
+                         {"gradients", name_of(bucket.key.wire)},
                          {"elements", bucket.size.value},
                          {"slices", bucket.counts},
                          {"parameters", names}});

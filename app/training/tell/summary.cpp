@@ -48,6 +48,16 @@ std::string work_text(const RunPlan& plan) {
   return text + fmt::format("; compute {}, recipe {}", name_of(precision.compute), recipe_text(precision));
 }
 
+/// To what each micro-batch's gradient is rounded before it is summed.
+std::string wire_text(const ReduceConfig& reduce) {
+  if (reduce.wire == GradientWire::fp32) return "";
+  std::string kept;
+  for (KeptGradients kind : reduce.keep) kept += fmt::format("{}{}", kept.empty() ? "" : ", ", name_of(kind));
+  return fmt::format(", each rounded to {}{}{}", name_of(reduce.wire),
+                     reduce.rounding == WireRounding::stochastic ? " at random" : "",
+                     kept.empty() ? "" : fmt::format(" but for {}", kept));
+}
+
 /// On how many ranks bits are the same, where that is more than one number of them: a line.
 std::string sums_text(const RunPlan& plan) {
   if (plan.sync.order != ReduceOrder::batch) return "";
@@ -55,8 +65,8 @@ std::string sums_text(const RunPlan& plan) {
   const std::string ranks = expert == 1 ? fmt::format("1 to {} ranks", micro_batches)
                                         : fmt::format("every multiple of {} up to {} ranks", expert, micro_batches);
   const int idle = plan.sync.idle_ranks;
-  return fmt::format("sums:     in the order of the batch's {}: the same bits on {}{}\n",
-                     counted(micro_batches, "micro-batch"), ranks,
+  return fmt::format("sums:     in the order of the batch's {}{}: the same bits on {}{}\n",
+                     counted(micro_batches, "micro-batch"), wire_text(plan.config.reduce), ranks,
                      idle == 0 ? "" : fmt::format("; {} idle in the last round", counted(idle, "rank")));
 }
 

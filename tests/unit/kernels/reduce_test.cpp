@@ -50,8 +50,8 @@ TYPED_TEST(SumInOrder, EqualsItsReferenceToTheBit) {
         add_in_order(device.compute(), sums, in);
         EXPECT_TRUE(test::same_bits(test::on_host<TypeParam>(device, sums),
                                     reference::add_in_order(std::span<const TypeParam>(before), values, parts)));
-        sum_in_order(device.compute(), in.own, in);
-        EXPECT_TRUE(test::same_bits(test::on_host<TypeParam>(device, in.own), expected)) << "in place";
+        sum_in_order(device.compute(), in.own.values, in);
+        EXPECT_TRUE(test::same_bits(test::on_host<TypeParam>(device, in.own.values), expected)) << "in place";
       }
     }
   }
@@ -104,9 +104,9 @@ TEST(SumInOrder, RefusesWhatDoesNotFit) {
   EXPECT_THROW(sum_in_order(device.compute(), test::poisoned<double>(device, {4}), in), Error);
   EXPECT_THROW(sum_in_order(device.compute(), out, {in.own, in.others, 3}), Error);
   EXPECT_THROW(sum_in_order(device.compute(), out, {in.own, in.others, 2, 3}), Error) << "no part counts";
-  EXPECT_THROW(sum_in_order(device.compute(), out, {in.own.flat(0, 3), in.others, 2}), Error);
+  EXPECT_THROW(sum_in_order(device.compute(), out, {in.own.values.flat(0, 3), in.others, 2}), Error);
   EXPECT_NO_THROW(sum_in_order(device.compute(), out.flat(0, 0),
-                               {in.own.flat(0, 0), test::poisoned<float>(device, {2, 0}), 0}));
+                               {in.own.values.flat(0, 0), test::poisoned<float>(device, {2, 0}), 0}));
 }
 
 Tensor no_words(Device& device) { return test::on_device(device, Words(ExactSum::words, 0)); }
