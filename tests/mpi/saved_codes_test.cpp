@@ -74,8 +74,8 @@ TEST(SavedCodes, MadeAgainAreThoseThatWereKept) {
       expect_same(kept, outcome_of(config, selective, {attention, codes}), what + ", attention too");
       expect_same(kept, outcome_of(config, full, {}), what + ", whole blocks");
       const bool computes = recipe == RecipeName::fp8_block && kind > 0;  // by the quantizer: nothing is kept
-      if (kind > 0 && !computes) EXPECT_LT(again.activations, kept.activations) << what;
-      else EXPECT_LE(again.activations, kept.activations) << what;
+      EXPECT_LE(again.activations, kept.activations) << what;
+      EXPECT_TRUE(again.activations < kept.activations || kind == 0 || computes) << what;
     }
 }
 
