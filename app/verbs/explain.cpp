@@ -41,9 +41,9 @@ const char* short_text(Restart restart) {
 }
 
 /// The values of a deck with their origins; none without a deck.
-class Values : public ConfigVisitor<Values> {
+class ValueOfKey : public ConfigVisitor<ValueOfKey> {
  public:
-  explicit Values(const ExplainOptions& options) {
+  explicit ValueOfKey(const ExplainOptions& options) {
     if (options.deck.empty()) return;
     Problems problems;
     deck_ = read_deck(options.deck, options.overrides, problems);
@@ -80,7 +80,7 @@ const KeyDoc base_doc = {KeyDoc::Kind::key, "base", "a text", "none", "the path 
                          "are taken whole. Its path counts from this deck's folder; it may have a base of its own",
                          {}};
 
-void print_key(const KeyDoc& doc, const Values& values) {
+void print_key(const KeyDoc& doc, const ValueOfKey& values) {
   fmt::print("{}\n  {}\n", doc.path, doc.help);
   if (const std::string value = values.of(doc.path); !value.empty()) fmt::print("  value    {}\n", value);
   fmt::print("  type     {}\n  default  {}\n  allowed  {}\n  restart  {}\n", doc.type, doc.standard, doc.allowed,
@@ -95,7 +95,7 @@ bool has_keys(const KeyDoc& doc) {
 }
 
 /// Prints the keys of a section ("" for the deck itself), one a line, then the sections in it.
-void print_section(const std::string& path, const std::string& help, const Values& values) {
+void print_section(const std::string& path, const std::string& help, const ValueOfKey& values) {
   const std::string prefix = path.empty() ? "" : path + ".";
   std::vector<const KeyDoc*> keys, sections;
   std::size_t width = 0;
@@ -194,7 +194,7 @@ void print_formats() {
 }  // namespace
 
 int run_explain(const ExplainOptions& options) {
-  const Values values(options);
+  const ValueOfKey values(options);
   if (options.key.empty()) {
     fmt::print("  {:<14}  {}\n", base_doc.path, base_doc.help);
     fmt::print("  {:<14}  default {}; allowed {}; {}\n", "", base_doc.standard, base_doc.allowed,

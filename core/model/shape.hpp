@@ -45,6 +45,7 @@ enum class Keep : std::uint8_t { all, input };
 struct KeepRules {
   Keep attention = Keep::all, mlp = Keep::all, norm = Keep::all, moe = Keep::all;
   Keep block = Keep::all;
+  Keep codes = Keep::all;  ///< of inputs of products, whose values backward has or can make from what it has
 };
 
 /// Everything that decides a model's parameters and arithmetic. Letters are those of the layers' formulas.

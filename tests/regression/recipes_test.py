@@ -77,6 +77,7 @@ class Recipes(Bench):
             "one overlap": ("proof.gather_overlap=false", "recompute.mode=full"),
             "the other": ("proof.reduce_overlap=false", "recompute.mode=selective"),
             "modules": ("recompute.mode=selective", "recompute.modules=[attention, mlp, norm, moe]"),
+            "codes": ("recompute.mode=selective", "recompute.modules=[codes]"),
             "evaluated": ("eval.every_steps=1",),
             "saved": ("checkpoint.every_steps=1", "reduce.bucket_mib=25"),
         }

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "core/config/config.hpp"
 
 namespace tessera {
@@ -17,7 +19,10 @@ void GatherConfig::check(const RunConfig& config, std::vector<Finding>& found) c
 bool gathers_modules(const RunConfig& config) {
   const GatherGranularity granularity = config.gather.granularity;
   if (granularity != GatherGranularity::automatic) return granularity == GatherGranularity::module;
-  return ships_both_copies(config) && config.recompute.mode == RecomputeMode::selective;
+  // Codes are made again without a weight.
+  const auto reads_weights = [](RecomputeModule module) { return module != RecomputeModule::codes; };
+  return ships_both_copies(config) && config.recompute.mode == RecomputeMode::selective &&
+         std::ranges::any_of(config.recompute.modules.get(), reads_weights);
 }
 
 }  // namespace tessera

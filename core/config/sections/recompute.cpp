@@ -1,6 +1,9 @@
 #include "core/config/sections/recompute.hpp"
 
+#include <algorithm>
+
 #include "core/config/config.hpp"
+#include "core/config/treatments.hpp"
 
 namespace tessera {
 
@@ -18,6 +21,10 @@ std::span<const Effect> RecomputeConfig::effects() {
   static constexpr Effect rows[] = {
       {"recompute.modules", "recompute.mode", "with mode selective",
        [](const RunConfig& c) { return c.recompute.mode == RecomputeMode::selective; }},
+      {"recompute.modules", "precision.recipe", "with a recipe that quantizes where it lists codes",
+       [](const RunConfig& c) {
+         return quantizes(c) || std::ranges::count(c.recompute.modules.get(), RecomputeModule::codes) == 0;
+       }},
   };
   return rows;
 }

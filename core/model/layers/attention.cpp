@@ -14,6 +14,7 @@ Shape parts_of(const AttentionShape& shape) {
 
 Attention::Attention(ParamRegistry& registry, const std::string& name, const GptShape& shape)
     : one_{1, shape.seq_len, shape.heads, shape.kv_heads, shape.head_dim},
+      codes_(shape.keep.codes),
       type_(shape.compute),
       sum_type_(shape.sum_type()),
       eps_(shape.eps),
@@ -55,8 +56,8 @@ Attention::Saved Attention::place(Arena& arena, std::int64_t tokens) const {
   saved.qkv = arena.keep(type_, {tokens, shape.columns()});
   saved.lse = arena.keep(sum_type_, {shape.sequences, shape.heads, shape.length});
   saved.out = arena.keep(type_, {tokens, shape.heads * shape.head_dim});
-  saved.of_qkv = qkv_.place(arena, tokens);
-  saved.of_out = out_.place(arena, tokens);
+  saved.of_qkv = qkv_.place(arena, tokens, Values::passing);
+  if (codes_ == Keep::all) saved.of_out = out_.place(arena, tokens, Values::kept);
   return saved;
 }
 

@@ -39,6 +39,7 @@ class Attention {
   void norm_backward(const Call& call, const Tensor& dqkv, const Saved& saved) const;
 
   AttentionShape one_;  ///< of one sequence
+  Keep codes_;          ///< of the input of out
   DType type_, sum_type_;
   double eps_;
   Linear qkv_;

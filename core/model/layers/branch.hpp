@@ -41,7 +41,7 @@ class Branch {
   Saved place(Arena& arena, std::int64_t tokens) const {
     const typename Recompute<Inner>::Saved inner = inner_.place(arena, tokens);
     const bool read = !inner || Inner::reads_input(*inner);
-    return {norm_.place(arena, tokens, read ? NormLayer::Output::kept : NormLayer::Output::passing), inner};
+    return {norm_.place(arena, tokens, read ? Values::kept : Values::passing), inner};
   }
 
   /// y may be the stream's branch, which the norm has consumed by then.

@@ -26,6 +26,10 @@ struct Call : Pass {
   Tensor taken = {};
 };
 
+/// What becomes of an activation's values behind its product. Kept: they stay for a reader in backward. Passing: their
+/// memory is given back, since backward needs them in another form at most.
+enum class Values : std::uint8_t { kept, passing };
+
 /// Lets `write` add the next contribution to a parameter's gradient and says that it is there.
 template <class Write>
 void contribute(const Pass& pass, ParamId param, const Write& write) {

@@ -53,9 +53,11 @@ void Experts::with_operands(const Call& call, Side side, const F& f) const {
   f(ExpertOperands{operands.data(), static_cast<int>(operands.size())});
 }
 
-void Experts::forward(const Call& call, const Tensor& y, const Factors::Input& x, const Routing& routing) const {
+void Experts::forward(const Call& call, const Tensor& y, const Factors::Input& x, const Routing& routing,
+                      const Saved& saved) const {
   const Arena::Frame frame(call.arena);
-  const Operand rows = factors_.activation(call, x, Side::rowwise);
+  const Operand rows = saved && call.gradients ? factors_.activation(call, x, saved)
+                                               : factors_.activation(call, x, Side::rowwise);
   with_operands(call, Side::rowwise,
                 [&](const ExpertOperands& w) { expert_forward(call.stream, y, rows, w, routing.offsets); });
   clear_rows_behind(call.stream, y, routing);
@@ -70,9 +72,10 @@ void Experts::input_gradient(const Call& call, const Tensor& dx, const Factors::
 }
 
 void Experts::weight_gradient(const Call& call, const Factors::Gradient& dy, const Factors::Input& x,
-                              const Routing& routing) const {
+                              const Routing& routing, const Saved& saved) const {
   const Arena::Frame frame(call.arena);
-  const Operand columns = factors_.activation(call, x, Side::columnwise);
+  const Operand columns =
+      saved ? factors_.columns_of(call, x, saved) : factors_.activation(call, x, Side::columnwise);
   const DType type = Factors::like(x).type;
   const Tensor scratch = accumulation_ == Accumulation::unfused ? call.arena.temp(type, member_) : Tensor{};
   std::vector<Gradient> sums;

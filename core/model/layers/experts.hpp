@@ -27,8 +27,19 @@ class Experts {
   /// At multiples of so many rows each expert's begin.
   std::int64_t row_multiple() const { return factors_.expert_rows(); }
 
+  using Saved = Factors::Saved;
+  /// For the codes of at most `rows` rows; the codes of those that there are.
+  Saved place(Arena& arena, std::int64_t rows) const {
+    return factors_.place_columns(arena, {rows, member_[1]}, Values::passing);
+  }
+  Saved first_rows(const Saved& saved, std::int64_t rows) const {
+    return factors_.first_rows(saved, {rows, member_[1]});
+  }
+
+  /// Fills y and, where a backward follows, saved.
   /// Rows of expert e are those of routing.offsets; the results of rows behind the last expert's are zero.
-  void forward(const Call& call, const Tensor& y, const Factors::Input& x, const Routing& routing) const;
+  void forward(const Call& call, const Tensor& y, const Factors::Input& x, const Routing& routing,
+               const Saved& saved) const;
   /// dy as both products of backward take it, in the caller's frame of the arena. `numbers` (i64 [S]) of the rows,
   /// where gradients draw(): what random rounding is keyed by.
   Factors::Gradient gradient(const Call& call, const Factors::OutputGradient& dy, const Tensor& numbers) const {
@@ -39,8 +50,10 @@ class Experts {
   bool computes_activation() const { return factors_.computes_activation(); }
   bool computes_gradient() const { return factors_.computes_gradient(); }
   void input_gradient(const Call& call, const Tensor& dx, const Factors::Gradient& dy, const Routing& routing) const;
-  void weight_gradient(const Call& call, const Factors::Gradient& dy, const Factors::Input& x,
-                       const Routing& routing) const;
+  /// Of x with saved codes, only the shape is read.
+  void weight_gradient(const Call& call, const Factors::Gradient& dy, const Factors::Input& x, const Routing& routing,
+                       const Saved& saved) const;
+  bool quantizes_columns() const { return factors_.quantizes_columns(); }
 
  private:
   /// Calls `f` with an operand for each parameter, all in use.

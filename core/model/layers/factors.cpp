@@ -166,39 +166,63 @@ Operand Factors::activation(const Call& call, const Input& x, Side side) const {
   return operand_of(*format, side, matrix);
 }
 
-Copy Factors::place_columns(Arena& arena, formats::Matrix x) const {
+bool Factors::makes_both() const {
   const Format& format = of_activation(Side::columnwise);
-  const bool together = format && format == of_activation(Side::rowwise) && multiplies_activation(Side::rowwise) &&
-                        multiplies_activation(Side::columnwise);
-  if (!together) return {};
-  const FormatTraits traits = traits_of(*format);
-  if (traits.columnwise == formats::Columnwise::shared || !traits.takes(Side::columnwise, x)) return {};
-  return place_copy(*format, Side::columnwise, x, 1,
-                    [&](DType type, const Shape& shape) { return arena.keep(type, shape); });
+  return format && format == of_activation(Side::rowwise) && multiplies_activation(Side::rowwise) &&
+         multiplies_activation(Side::columnwise);
 }
 
-Operand Factors::activation(const Call& call, const Input& x, const Copy& columns) const {
+Factors::Saved Factors::place_columns(Arena& arena, formats::Matrix x, Values values) const {
+  const Format& format = of_activation(Side::columnwise);
+  if (!format || (values == Values::kept && !makes_both())) return {};
+  const FormatTraits traits = traits_of(*format);
+  if (traits.columnwise == formats::Columnwise::shared || !traits.takes(Side::columnwise, x)) return {};
+  return {place_copy(*format, Side::columnwise, x, 1,
+                     [&](DType type, const Shape& shape) { return arena.keep(type, shape); })};
+}
+
+Factors::Saved Factors::first_rows(const Saved& saved, formats::Matrix x) const {
+  if (!saved) return {};
+  Saved first = saved;
+  const FormatTraits traits = traits_of(*of_activation(Side::columnwise));
+  first.columns.data.shape = traits.data_shape(Side::columnwise, x);
+  if (traits.scaled) first.columns.scales.shape = traits.scale_shape(Side::columnwise, x);
+  return first;
+}
+
+Operand Factors::activation(const Call& call, const Input& x, const Saved& saved) const {
+  if (!makes_both()) {
+    activation_columns(call, x, saved);
+    return activation(call, x, Side::rowwise);
+  }
   const FormatId format = *of_activation(Side::rowwise);
   QuantizedMatrix matrix = matrix_of(call, like(x));
   place(call.arena, format, matrix, Side::rowwise);
-  matrix.columnwise = columns;
+  matrix.columnwise = saved.columns;
   quantize(call, format, x, matrix, of_x());
   show(call, of_x(), input_of(x), matrix, std::nullopt);
   return operand_of(format, Side::rowwise, matrix);
 }
 
-void Factors::activation_columns(const Call& call, const Input& x, const Copy& columns) const {
+void Factors::activation_columns(const Call& call, const Input& x, const Saved& saved) const {
   QuantizedMatrix matrix = matrix_of(call, like(x));
-  matrix.columnwise = columns;
+  matrix.columnwise = saved.columns;
   quantize(call, *of_activation(Side::columnwise), x, matrix, of_x());
   show(call, of_x(), input_of(x), matrix, Side::columnwise);
 }
 
-Operand Factors::columns_of(const Input& x, const Copy& columns) const {
+Operand Factors::columns_of(const Call& call, const Input& x, const Saved& saved) const {
+  const FormatId format = *of_activation(Side::columnwise);
   QuantizedMatrix matrix;
   matrix.matrix = {like(x).rows(), like(x).columns()};
-  matrix.columnwise = columns;
-  return operand_of(*of_activation(Side::columnwise), Side::columnwise, matrix);
+  matrix.columnwise = saved.columns;
+  if (!multiplies_activation(Side::columnwise)) {
+    matrix.values = call.arena.temp(DType::bf16, {matrix.matrix.rows, matrix.matrix.columns});
+    decode_one(call.stream, format, matrix, Side::columnwise);
+    matrix.columnwise.data = matrix.values;
+    matrix.columnwise.scales = {};
+  }
+  return operand_of(format, Side::columnwise, matrix);
 }
 
 bool Factors::draws() const {

@@ -34,15 +34,27 @@ class Factors {
   static Tensor like(const Input& x);
   Operand activation(const Call& call, const Input& x, Side side) const;
 
-  /// Saved activation: memory in arena.keep() for the columnwise codes of x [rows,in], which forward makes and the
-  /// weight gradient reads. Empty if tensor cores do not multiply such codes, if the copies differ in format, or if the
-  /// format does not take so many rows.
-  Copy place_columns(Arena& arena, formats::Matrix x) const;
-  /// Quantizes x once into both copies: returns the rowwise one and saves the columnwise one in `columns`.
-  Operand activation(const Call& call, const Input& x, const Copy& columns) const;
-  /// Saves the columnwise copy alone in `columns` (recomputation); the saved copy as a factor of the weight gradient.
-  void activation_columns(const Call& call, const Input& x, const Copy& columns) const;
-  Operand columns_of(const Input& x, const Copy& columns) const;
+  /// Saved activation: the columnwise codes of x [rows,in], which forward makes and the weight gradient reads in place
+  /// of x. Empty where backward is to make them from x.
+  struct Saved {
+    Copy columns;
+    explicit operator bool() const { return columns.data.shape.rank() > 0; }
+  };
+  /// Whether the weight gradient reads codes of x.
+  bool quantizes_columns() const { return treatment_.activation.wgrad.has_value(); }
+  /// Memory in arena.keep() for these codes. Empty if the weight gradient reads values, or the format does not take so
+  /// many rows or has no columnwise copy of its own. Empty too where nothing is won: x itself is `kept`, and no launch
+  /// makes both copies.
+  Saved place_columns(Arena& arena, formats::Matrix x, Values values) const;
+  /// Those of the first `rows` rows alone, in the same memory.
+  Saved first_rows(const Saved& saved, formats::Matrix x) const;
+  /// The rowwise copy of x; fills `saved`, by the same launch if it can make both.
+  Operand activation(const Call& call, const Input& x, const Saved& saved) const;
+  /// Fills `saved` alone (recomputation).
+  void activation_columns(const Call& call, const Input& x, const Saved& saved) const;
+  /// The saved codes as a factor of the weight gradient, decoded in arena.temp() if no tensor core multiplies them: the
+  /// bits of activation(). Of x the shape alone is read.
+  Operand columns_of(const Call& call, const Input& x, const Saved& saved) const;
 
   /// Both copies of dy [M,out]: rowwise for dx, columnwise for dw.
   struct Gradient {
@@ -77,6 +89,8 @@ class Factors {
   const Format& of_weight(Side side) const {
     return side == Side::rowwise ? treatment_.weight.forward : treatment_.weight.dgrad;
   }
+  /// Whether both copies of x are codes of one format, so that one launch makes them.
+  bool makes_both() const;
   /// Whether tensor cores multiply codes of that copy of x, or of dy, by those of the product's other factor.
   bool multiplies_activation(Side side) const;
   bool multiplies_gradient(Side side) const;

@@ -14,7 +14,7 @@ Linear::Linear(ParamRegistry& registry, const std::string& name, const LinearSha
 }
 
 Operand Linear::activation(const Call& call, const Factors::Input& x, const Saved& saved) const {
-  return saved && call.gradients ? factors_.activation(call, x, saved.columns)
+  return saved && call.gradients ? factors_.activation(call, x, saved)
                                  : factors_.activation(call, x, Side::rowwise);
 }
 
@@ -22,7 +22,7 @@ void Linear::forward(const Call& call, const Tensor& y, const Factors::Input& x,
   const Region region(call.stream, region_);
   const Arena::Frame frame(call.arena);
   if (!y) {
-    if (saved && call.gradients) factors_.activation_columns(call, x, saved.columns);
+    if (saved && call.gradients) factors_.activation_columns(call, x, saved);
     return;
   }
   const Use w = call.weights.operand(call.stream, weight_, Side::rowwise);
@@ -43,7 +43,7 @@ void Linear::weight_gradient(const Call& call, const Gradient& dw, const Operand
                              const Saved& saved) const {
   const Arena::Frame frame(call.arena);
   const Operand columns =
-      saved ? factors_.columns_of(x, saved.columns) : factors_.activation(call, x, Side::columnwise);
+      saved ? factors_.columns_of(call, x, saved) : factors_.activation(call, x, Side::columnwise);
   if (accumulation_ == Accumulation::fused) return linear_weight_gradient(call.stream, dw, dy, columns);
   const Tensor product = call.arena.temp(Factors::like(x).type, dw.sum.shape);
   linear_weight_gradient(call.stream, {product}, dy, columns);

@@ -18,12 +18,7 @@ struct LinearShape {
 /// y = x W^T + b, with x [M,in], W [out,in].
 class Linear {
  public:
-  /// The columnwise codes of x, which forward makes with the rowwise ones for the weight's gradient. Empty without
-  /// codes, and where backward is to make them from x.
-  struct Saved {
-    Copy columns;
-    explicit operator bool() const { return columns.data.shape.rank() > 0; }
-  };
+  using Saved = Factors::Saved;
 
   /// Registers `name`.weight and, with a bias, `name`.bias.
   Linear(ParamRegistry& registry, const std::string& name, const LinearShape& shape);
@@ -35,7 +30,10 @@ class Linear {
         factors_(registry[weight]),
         region_(region) {}
 
-  Saved place(Arena& arena, std::int64_t rows) const { return {factors_.place_columns(arena, {rows, in_})}; }
+  /// `x`: whether the caller keeps the input for others.
+  Saved place(Arena& arena, std::int64_t rows, Values x) const {
+    return factors_.place_columns(arena, {rows, in_}, x);
+  }
   /// Fills y and, where a backward follows, saved; without y only saved is wanted.
   void forward(const Call& call, const Tensor& y, const Factors::Input& x, const Saved& saved = {}) const;
   /// pre = x W^T + b and y = gelu(pre), in one product.
@@ -47,8 +45,9 @@ class Linear {
   void backward_gelu(const Call& call, const Tensor& dpre, const Tensor& dy, const Tensor& x, const Tensor& pre,
                      const Saved& saved) const;
 
-  /// Whether any factor of its products is quantized.
+  /// Whether any factor of its products is quantized; whether the weight's gradient reads codes of x.
   bool quantizes() const { return factors_.quantizes(); }
+  bool quantizes_columns() const { return factors_.quantizes_columns(); }
   /// Whether x, and dy, may be computed from an activation's input while they are quantized.
   bool computes_activation() const { return factors_.computes_activation(); }
   bool computes_gradient() const { return factors_.computes_gradient(); }

@@ -8,6 +8,7 @@ Mlp::Mlp(ParamRegistry& registry, const std::string& name, const GptShape& shape
     : activation_(shape.activation),
       ffn_(shape.ffn),
       type_(shape.compute),
+      codes_(shape.keep.codes),
       up_(registry, name + "." + inner_name(activation_),
           {shape.hidden, inner_width(activation_, ffn_), initial_deviation, shape.bias, shape.accumulation,
            MatrixName::mlp_up, inner_parts(activation_, ffn_)}),
@@ -19,12 +20,24 @@ bool Mlp::activates_in_quantizers() const {
   return fits_quantizers(activation_, ffn_) && down_.computes_activation() && up_.computes_gradient();
 }
 
-Mlp::Saved Mlp::place(Arena& arena, std::int64_t tokens) const {
-  const Tensor pre = arena.keep(type_, {tokens, inner_width(activation_, ffn_)});
-  const Linear::Saved of_up = up_.place(arena, tokens), of_down = down_.place(arena, tokens);
-  Tensor activated{nullptr, type_, {tokens, ffn_}};
-  if (!of_down && !activates_in_quantizers()) activated = arena.keep(type_, activated.shape);
-  return {pre, activated, of_up, of_down};
+bool Mlp::makes_codes_again() const {
+  return codes_ == Keep::input && down_.quantizes_columns() && (is_gated(activation_) || activates_in_quantizers());
+}
+
+Mlp::Saved Mlp::place(Arena& arena, std::int64_t tokens, Values x) const {
+  const bool in_quantizers = activates_in_quantizers();
+  Saved saved;
+  saved.pre = arena.keep(type_, {tokens, inner_width(activation_, ffn_)});
+  saved.activated = {nullptr, type_, {tokens, ffn_}};
+  saved.of_up = up_.place(arena, tokens, x);
+  if (makes_codes_again()) return saved;
+  saved.of_down = down_.place(arena, tokens, in_quantizers ? Values::kept : Values::passing);
+  if (!saved.of_down && !in_quantizers) saved.activated = arena.keep(type_, saved.activated.shape);
+  return saved;
+}
+
+Tensor Mlp::activated(const Call& call, const Saved& saved) const {
+  return saved.activated ? saved.activated : call.arena.temp(type_, saved.activated.shape);
 }
 
 void Mlp::forward(const Call& call, const Tensor& x, const Saved& saved, const Tensor& y) const {
@@ -33,7 +46,7 @@ void Mlp::forward(const Call& call, const Tensor& x, const Saved& saved, const T
     return down_.forward(call, y, activation_of(activation_, saved.pre), saved.of_down);
   }
   const Arena::Frame frame(call.arena);
-  const Tensor activated = saved.activated ? saved.activated : call.arena.temp(type_, saved.activated.shape);
+  const Tensor activated = this->activated(call, saved);
   if (activation_ == Activation::gelu) {
     up_.forward_gelu(call, activated, saved.pre, x, saved.of_up);
   } else {
@@ -54,7 +67,14 @@ void Mlp::backward(const Call& call, const Tensor& dx, const Tensor& dy, const T
     down_.backward_gelu(call, dact, dy, saved.activated, saved.pre, saved.of_down);
     return up_.backward(call, dx, dact, x, saved.of_up);
   }
-  down_.backward(call, dact, dy, saved.activated, saved.of_down);
+  if (makes_codes_again()) {
+    const Arena::Frame again(call.arena);
+    const Tensor activated = this->activated(call, saved);
+    activate(call.stream, activation_, activated, saved.pre);
+    down_.backward(call, dact, dy, activated, saved.of_down);
+  } else {
+    down_.backward(call, dact, dy, saved.activated, saved.of_down);
+  }
   up_.backward(call, dx, activate_backward(call.stream, call.arena, activation_, dact, saved.pre), x, saved.of_up);
 }
 

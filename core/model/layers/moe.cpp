@@ -40,6 +40,7 @@ std::optional<ParamId> add_counted(ParamRegistry& registry, const std::string& n
 Moe::Moe(ParamRegistry& registry, const std::string& name, const GptShape& shape, std::int64_t number)
     : moe_(shape.moe.value()),
       activation_(shape.activation),
+      codes_(shape.keep.codes),
       number_(number),
       hidden_(shape.hidden),
       ffn_(moe_.ffn),
@@ -62,19 +63,28 @@ bool Moe::activates_in_quantizers() const {
   return fits_quantizers(activation_, ffn_) && down_.computes_activation() && up_.computes_gradient();
 }
 
-Factors::Input Moe::activated(const Saved& now) const {
+bool Moe::makes_codes_again() const { return codes_ == Keep::input && down_.quantizes_columns(); }
+
+Factors::Input Moe::activated(const Call& call, const Saved& now) const {
   if (activates_in_quantizers()) return activation_of(activation_, now.pre);
-  return now.activated;
+  const Tensor activated = now.activated ? now.activated : call.arena.temp(type_, now.activated.shape);
+  activate(call.stream, activation_, activated, now.pre);
+  return activated;
 }
 
 Moe::Saved Moe::place(Arena& arena, std::int64_t tokens) const {
   const std::int64_t most = rows_.most(tokens);
   Saved saved;
   saved.rows = rows_.place(arena, tokens, sum_type_);
-  saved.x = arena.keep(type_, {most, hidden_});
+  saved.of_up = up_.place(arena, most);
+  saved.x = {nullptr, type_, {most, hidden_}};
+  if (!saved.of_up) saved.x = arena.keep(type_, saved.x.shape);
   saved.pre = arena.keep(type_, {most, inner_width(activation_, ffn_)});
   saved.activated = {nullptr, type_, {most, ffn_}};
-  if (!activates_in_quantizers()) saved.activated = arena.keep(type_, saved.activated.shape);
+  if (!activates_in_quantizers() && !makes_codes_again()) {
+    saved.of_down = down_.place(arena, most);
+    if (!saved.of_down) saved.activated = arena.keep(type_, saved.activated.shape);
+  }
   saved.out = arena.keep(type_, {rows_.expert_outputs(tokens), hidden_});
   if (shared_) saved.shared = shared_->place(arena, tokens);
   return saved;
@@ -85,6 +95,8 @@ Moe::Saved Moe::arrived(const Saved& saved) const {
   Saved arrived = saved;
   for (Tensor* tensor : {&arrived.x, &arrived.pre}) *tensor = tensor->row_range(0, rows);
   arrived.activated.shape = {rows, ffn_};
+  arrived.of_up = up_.first_rows(saved.of_up, rows);
+  arrived.of_down = down_.first_rows(saved.of_down, rows);
   return arrived;
 }
 
@@ -101,21 +113,22 @@ void Moe::route_tokens(const Call& call, const Tensor& x, const Routing& routing
     copy(call.stream, chosen.row_range(number_, 1).view(routing.expert.shape), routing.expert);
 }
 
-void Moe::forward(const Call& call, const Tensor& x, const Saved& saved, const Tensor& y) const {
+void Moe::forward(const Call& call, const Tensor& x, const Saved& kept, const Tensor& y) const {
   const Region region(call.stream, RegionName::experts);
   const Arena::Frame answered(call.arena);
+  Saved saved = kept;
+  if (!saved.x) saved.x = call.arena.temp(type_, saved.x.shape);
   const Tensor shared = shared_ && y ? call.arena.temp(type_, x.shape) : Tensor{};
   route_tokens(call, x, saved.rows.routing);
   dispatch(call, x, saved, shared);
   const Routing held = rows_.local_routing(saved.rows);
   const Saved now = arrived(saved);
   const Call of_rows = with_rows(call, held);
-  up_.forward(of_rows, now.pre, now.x, held);
-  if (!activates_in_quantizers()) activate(call.stream, activation_, now.activated, now.pre);
+  up_.forward(of_rows, now.pre, now.x, held, now.of_up);
   {
     const Arena::Frame frame(call.arena);
     const Tensor expert_outputs = rows_.of_experts(call.arena, saved.rows, saved.out);
-    down_.forward(of_rows, expert_outputs, activated(now), held);
+    down_.forward(of_rows, expert_outputs, activated(call, now), held, now.of_down);
     if (Pending combined = rows_.combine(call, saved.rows, saved.out, expert_outputs, "expert answers"))
       combined.wait(call.stream);
   }
@@ -169,7 +182,9 @@ void Moe::experts_backward(const Call& call, const Tensor& dx, const Saved& save
   {
     const Arena::Frame frame(call.arena);
     const Factors::Gradient danswers = down_.gradient(of_rows, drows, numbers);
-    down_.weight_gradient(of_rows, danswers, activated(now), held);
+    const bool kept = now.activated || now.of_down;
+    const Factors::Input x = kept ? now.activated : activated(call, now);
+    down_.weight_gradient(of_rows, danswers, x, held, now.of_down);
     down_.input_gradient(call, dact, danswers, held);
   }
   const Factors::OutputGradient of_pre = activates_in_quantizers()
@@ -179,7 +194,7 @@ void Moe::experts_backward(const Call& call, const Tensor& dx, const Saved& save
   up_.input_gradient(call, drows, dpre, held);
   const Tensor permuted = rows_.of_tokens(call.arena, saved.rows, drows);
   Pending combined = rows_.combine(call, saved.rows, permuted, drows, "row gradients");
-  up_.weight_gradient(of_rows, dpre, now.x, held);  // under the exchange
+  up_.weight_gradient(of_rows, dpre, now.x, held, now.of_up);  // under the exchange
   if (combined) combined.wait(call.stream);
   // mutation: shared_expert_forgets
   permute_backward(call.stream, dx, permuted, saved.rows.routing, shared_ ? dx : Tensor{});

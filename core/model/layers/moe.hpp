@@ -15,9 +15,11 @@ class Moe {
  public:
   struct Saved {
     TokenDispatcher::Saved rows;
-    Tensor x;          ///< [S,C], gathered
+    Tensor x;          ///< [S,C], gathered; without memory where up keeps its codes
     Tensor pre;        ///< [S,F], swiglu [S,2F]
-    Tensor activated;  ///< [S,F], the activation's output; without memory where a quantizer computes it
+    Tensor activated;  ///< [S,F], the activation's output; without memory where down keeps its codes, a quantizer
+                       ///< computes it, or backward makes it again
+    Experts::Saved of_up, of_down;  ///< what the two projections keep
     Tensor out;        ///< [S,C], each row's expert's answer; with expert parallelism [M k,C], of this rank's tokens
     std::optional<SharedExpert::Saved> shared;
   };
@@ -28,15 +30,17 @@ class Moe {
 
   Saved place(Arena& arena, std::int64_t tokens) const;
   static bool reads_input(const Saved&) { return true; }  ///< the router's weight gradient does
-  void forward(const Call& call, const Tensor& x, const Saved& saved, const Tensor& y = {}) const;
+  void forward(const Call& call, const Tensor& x, const Saved& kept, const Tensor& y = {}) const;
   /// Also adds the micro-batch's auxiliary losses to call.sums, and their gradients.
   void backward(const Call& call, const Tensor& dx, const Tensor& dy, const Tensor& x, const Saved& saved) const;
 
  private:
   /// Whether quantizers compute the activation and its gradient, so that neither is stored.
   bool activates_in_quantizers() const;
-  /// What down multiplies.
-  Factors::Input activated(const Saved& now) const;
+  /// Whether backward makes down's input and its codes from `pre`.
+  bool makes_codes_again() const;
+  /// What down multiplies, computed anew: in the caller's frame if it is not kept.
+  Factors::Input activated(const Call& call, const Saved& now) const;
   /// The rows in use of the memory that experts keep for backward.
   Saved arrived(const Saved& saved) const;
   void route_tokens(const Call& call, const Tensor& x, const Routing& routing) const;
@@ -54,6 +58,7 @@ class Moe {
 
   MoeShape moe_;
   Activation activation_;
+  Keep codes_;  ///< of down's input
   std::int64_t number_, hidden_, ffn_, length_;
   DType type_, sum_type_;
   Accumulation accumulation_;

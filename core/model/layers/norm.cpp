@@ -12,12 +12,12 @@ NormLayer::NormLayer(ParamRegistry& registry, const std::string& name, const Gpt
   if (shape.bias && kind_ == Norm::layer) bias_ = add_whole(registry, name + ".bias", {width_}, Role::bias, {});
 }
 
-NormLayer::Saved NormLayer::place(Arena& arena, std::int64_t tokens, Output output) const {
+NormLayer::Saved NormLayer::place(Arena& arena, std::int64_t tokens, Values output) const {
   Saved saved;
   if (kind_ == Norm::layer) saved.mean = arena.keep(sum_type_, {tokens});
   saved.rstd = arena.keep(sum_type_, {tokens});
   saved.y = {nullptr, type_, {tokens, width_}};
-  if (output == Output::kept) saved.y = arena.keep(type_, saved.y.shape);
+  if (output == Values::kept) saved.y = arena.keep(type_, saved.y.shape);
   return saved;
 }
 

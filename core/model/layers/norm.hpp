@@ -18,9 +18,7 @@ class NormLayer {
   /// Registers `name`.weight and, for a layer norm in a model with biases, `name`.bias.
   NormLayer(ParamRegistry& registry, const std::string& name, const GptShape& shape);
 
-  /// Whether backward reads the output, or what follows keeps what it needs of it.
-  enum class Output : std::uint8_t { kept, passing };
-  Saved place(Arena& arena, std::int64_t tokens, Output output = Output::kept) const;
+  Saved place(Arena& arena, std::int64_t tokens, Values output = Values::kept) const;
   /// The output is saved.y; nothing else is written but x.sum.
   void forward(const Call& call, const Residual& x, const Saved& saved) const;
   /// dx += gradient through the norm: dx [M,C] is the gradient of the residual stream, x its sum.

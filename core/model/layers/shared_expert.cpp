@@ -25,7 +25,7 @@ SharedExpert::SharedExpert(ParamRegistry& registry, const std::string& name, con
 }
 
 SharedExpert::Saved SharedExpert::place(Arena& arena, std::int64_t tokens) const {
-  const Mlp::Saved mlp = mlp_.place(arena, tokens);
+  const Mlp::Saved mlp = mlp_.place(arena, tokens, Values::kept);  // the router reads x
   if (!gate_) return {mlp, {}, {}};
   const Tensor logits = arena.keep(sum_type_, {tokens, 1});
   return {mlp, logits, arena.keep(type_, {tokens, hidden_})};

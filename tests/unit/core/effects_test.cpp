@@ -47,6 +47,12 @@ const Situation situations[] = {
      [](RunConfig& c) { c.model.qk_norm_over = QkNormOver::width; }},
     {"recompute.modules", [](RunConfig& c) { c.recompute.mode = RecomputeMode::selective; },
      [](RunConfig& c) { c.recompute.modules = std::vector{RecomputeModule::mlp}; }},
+    {"recompute.modules",
+     [](RunConfig& c) {
+       c.recompute.mode = RecomputeMode::selective;
+       c.precision.recipe = RecipeName::mxfp8;
+     },
+     [](RunConfig& c) { c.recompute.modules = std::vector{RecomputeModule::codes}; }},
     {"precision.quantize_head", [](RunConfig& c) { c.precision.recipe = RecipeName::mxfp8; },
      [](RunConfig& c) { c.precision.quantize_head = true; }},
     {"precision.bf16_first", [](RunConfig& c) { c.precision.recipe = RecipeName::nvfp4; },

@@ -77,6 +77,10 @@ TEST(GptShape, RecomputationKeepsInputs) {
   EXPECT_EQ(keep.attention, Keep::all);
   EXPECT_EQ(keep.moe, Keep::all);
   EXPECT_EQ(keep.block, Keep::all);
+  EXPECT_EQ(keep.codes, Keep::all);
+  config.recompute.modules = std::vector{RecomputeModule::codes};
+  EXPECT_EQ(shape_of(config).keep.codes, Keep::input);
+  EXPECT_EQ(shape_of(config).keep.mlp, Keep::all);
 }
 
 TEST(GptShape, OfAMixtureFollowsTheDeck) {

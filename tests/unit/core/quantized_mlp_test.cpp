@@ -129,7 +129,7 @@ TEST(QuantizedMlp, IsThatOfBf16ButForItsCodes) {
 FormatId activation_of(const Recipe& recipe) { return recipe.treatment.activation.forward.value(); }
 
 /// Whether some unit of this machine multiplies the codes of a recipe's activations.
-bool keeps_codes(const Recipe& recipe) {
+bool multiplies_codes(const Recipe& recipe) {
   const auto& [forward, wgrad] = recipe.treatment.activation;
   return forward && gemm::native_pair(gemm::Form::forward, *forward, *recipe.treatment.weight.forward) &&
          gemm::native_pair(gemm::Form::weight_gradient, *recipe.treatment.gradient.wgrad, *wgrad);
@@ -158,8 +158,9 @@ TEST(QuantizedLinear, KeepsTheCodesThatBackwardWouldMake) {
     const auto results = [&](Kept kept) {
       const Arena::Frame frame(arena);
       const Tensor y = poisoned(device, DType::bf16, dy.shape), dx = poisoned(device, DType::bf16, x.shape);
-      const Linear::Saved saved = kept == Kept::nothing ? Linear::Saved() : layer.place(arena, tokens);
-      EXPECT_EQ(static_cast<bool>(saved), kept != Kept::nothing && keeps_codes(recipe)) << recipe.name;
+      const Linear::Saved saved = kept == Kept::nothing ? Linear::Saved() : layer.place(arena, tokens, Values::passing);
+      EXPECT_EQ(static_cast<bool>(saved), kept != Kept::nothing) << recipe.name;
+      EXPECT_EQ(static_cast<bool>(layer.place(arena, tokens, Values::kept)), multiplies_codes(recipe)) << recipe.name;
       params.restart();
       layer.forward(call, y, x, kept == Kept::with_y ? saved : Linear::Saved());
       if (kept == Kept::alone) layer.forward(call, {}, x, saved);
@@ -174,7 +175,8 @@ TEST(QuantizedLinear, KeepsTheCodesThatBackwardWouldMake) {
       for (std::size_t i = 0; i < wanted.size(); ++i)
         EXPECT_TRUE(same_bits(actual[i], wanted[i])) << recipe.name << " " << i;
     }
-    EXPECT_FALSE(static_cast<bool>(layer.place(arena, 7)) && !traits_of(activation_of(recipe)).ragged) << recipe.name;
+    EXPECT_EQ(static_cast<bool>(layer.place(arena, 7, Values::passing)), traits_of(activation_of(recipe)).ragged)
+        << recipe.name;
   }
 }
 
@@ -186,13 +188,12 @@ TEST(QuantizedMlp, KeepsNoActivation) {
     const bool coded = recipe.treatment.quantizes();
     if (recipe.treatment.plain != DType::bf16) continue;
     EXPECT_EQ(coded && quantizes_in_one_pass(activation_of(recipe)), recipe.name == "fp8_block") << recipe.name;
-    const bool keeps = keeps_codes(recipe), fused = keeps || (coded && quantizes_in_one_pass(activation_of(recipe)));
-    EXPECT_EQ(computed(recipe, Activation::gelu, true, Accumulation::fused).kept, fused ? one : 2 * one) << recipe.name;
-    EXPECT_EQ(computed(recipe, Activation::swiglu, true, Accumulation::fused).kept, keeps ? 2 * one : 3 * one)
+    EXPECT_EQ(computed(recipe, Activation::gelu, true, Accumulation::fused).kept, coded ? one : 2 * one) << recipe.name;
+    EXPECT_EQ(computed(recipe, Activation::swiglu, true, Accumulation::fused).kept, coded ? 2 * one : 3 * one)
         << recipe.name;
     const std::int64_t whole = tokens * 256 * 2;
     EXPECT_EQ(computed(recipe, Activation::swiglu, true, Accumulation::fused, Keep::all, 256).kept,
-              fused ? 2 * whole : 3 * whole)
+              coded ? 2 * whole : 3 * whole)
         << recipe.name;
   }
 }
@@ -215,7 +216,7 @@ TEST(QuantizedMlp, IsGivenWhatBackwardDoesNotRead) {
       Arena arena = device.arena(Category::activations, 16 << 20);
       const Arena::Frame frame(arena);
       const NormLayer::Saved norm = branch.place(arena, tokens).norm.value();
-      EXPECT_EQ(static_cast<bool>(norm.y), keep == Keep::input || !keeps_codes(recipe)) << recipe.name;
+      EXPECT_EQ(static_cast<bool>(norm.y), keep == Keep::input || !recipe.treatment.quantizes()) << recipe.name;
       EXPECT_EQ(norm.rows(), tokens);
     }
 }

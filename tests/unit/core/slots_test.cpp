@@ -33,7 +33,7 @@ std::array<std::vector<double>, 3> products_of(const Treatment& treatment, std::
                y = poisoned(device, DType::bf16, dy.shape), dx = poisoned(device, DType::bf16, x.shape);
   const Call call{{device.compute(), params, &params, arena, nullptr, nullptr, {7, step}}, 1, {}};
   const Arena::Frame frame(arena);
-  const Linear::Saved saved = layer.place(arena, tokens);
+  const Linear::Saved saved = layer.place(arena, tokens, Values::passing);
   layer.forward(call, y, x, saved);
   layer.backward(call, dx, dy, x, saved);
   return {download_real(device, y), download_real(device, dx), params.gradient(weight)};

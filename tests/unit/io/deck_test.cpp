@@ -287,7 +287,8 @@ TEST(BadDeck, WrongTypes) {
             List{"d.yaml:6:39: recompute.modules: mlp is not a list of choices, allowed "
                  "[attention | mlp | norm | moe, ...]"});
   EXPECT_EQ(errors_with("recompute: {mode: selective, modules: [mlp, attn]}"),
-            List{"d.yaml:6:39: recompute.modules: attn is none of the choices, allowed attention | mlp | norm | moe"});
+            List{"d.yaml:6:39: recompute.modules: attn is none of the choices, allowed attention | mlp | norm | moe | "
+                 "codes"});
   EXPECT_EQ(errors_with("recompute: {mode: selective, modules: [mlp, mlp]}"),
             List{"d.yaml:6:39: recompute.modules: mlp is listed twice"});
   EXPECT_EQ(errors_set("data.mixture=0.5"),
