@@ -26,7 +26,7 @@ constexpr Unfit unfit_for_weights[] = {
 
 /// The format of one factor, or of two that a word gives.
 struct GivenFormat {
-  std::string key;
+  std::string key, first;  ///< what gives it, and the first key that it is for
   const Derived<FactorFormat>& format;
   bool of_weight;
 };
@@ -35,7 +35,7 @@ void check_slot(const GivenFormat& slot, const NamedFormats& described, Findings
   const std::string& name = slot.format.get().name;
   for (const Unfit& unfit : unfit_for_weights)
     if (slot.of_weight && name == unfit.format)
-      found.push_back({{slot.key}, fmt::format("{} {}", unfit.format, unfit.instead)});
+      found.push_back({{slot.first}, fmt::format("{} {}", unfit.format, unfit.instead)});
   std::vector<std::string> known = factor_formats();
   if (std::ranges::find(known, name) != known.end()) return;
   const auto own = described.find(name);
@@ -60,8 +60,8 @@ void check_slots(const std::string& key, const RecipeConfig& recipe, const Named
   const auto pair = [&](const std::string& factor, const char* first, const Derived<FactorFormat>& one,
                         const char* second, const Derived<FactorFormat>& other, bool of_weight) {
     const bool word = one.known() && one == other;
-    if (one.known()) check_slot({word ? factor : factor + first, one, of_weight}, described, found);
-    if (other.known() && !word) check_slot({factor + second, other, of_weight}, described, found);
+    if (one.known()) check_slot({word ? factor : factor + first, factor + first, one, of_weight}, described, found);
+    if (other.known() && !word) check_slot({factor + second, factor + second, other, of_weight}, described, found);
   };
   pair(key + ".weight", ".forward", recipe.weight.forward, ".dgrad", recipe.weight.dgrad, true);
   pair(key + ".activation", ".forward", recipe.activation.forward, ".wgrad", recipe.activation.wgrad, false);

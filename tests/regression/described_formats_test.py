@@ -182,7 +182,7 @@ class Oracle(runs.InFolder):
                 self.assertEqual((done.returncode, done.stderr), (0, ""))
                 codes, scales = quantized(rounded, form)
                 with h5py.File(out) as file:
-                    self.assertEqual(file["w"].attrs["format"], form)
+                    self.assertEqual(file["w"].attrs["format"].decode(), form)
                     np.testing.assert_array_equal(file["w/rowwise_data"][...], codes)
                     if scales is not None:
                         np.testing.assert_array_equal(file["w/rowwise_scales"][...], scales)

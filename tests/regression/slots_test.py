@@ -196,10 +196,12 @@ class Refusals(Slots):
 
     def test_what_is_written_wrong(self):
         self.refused("""precision:
-  recipe: {weight: mxfp9, activatoin: mxfp8}
+  recipe: {weight: mxfp8, activatoin: mxfp8}
   layers: [{modules: [mlp.left], recipe: bf16}, {blocks: [first 1]}, bf16]""",
-                     "precision.recipe.weight: mxfp9 is none of the choices", "precision.recipe.activatoin: unknown key",
+                     "precision.recipe.activatoin: unknown key",
                      "mlp.left", "precision.layers[1].recipe: missing: a recipe is needed", "precision.layers[2]: ")
+        self.refused("precision: {recipe: {weight: mxfp9}, layers: [{recipe: {activation: mxfp9}}, {modules: [mlp.left], recipe: bf16}]}",
+                     "precision.recipe.weight: mxfp9 is none of the choices", "mlp.left")
 
     def test_a_tied_head(self):
         self.refused("precision: {recipe: {base: mxfp8, weight: mxfp8_e5m2}}", "precision.recipe.weight",
