@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "app/cli/dropped_output.hpp"
 #include "app/cli/ranks.hpp"
 #include "app/training/loop/best_step.hpp"
 #include "app/training/loop/hooks.hpp"
@@ -243,6 +244,7 @@ int train(TrainOptions options, Stop& stop, Mpi& mpi, Control& control) {
 }  // namespace
 
 int run_train(const TrainOptions& options) {
+  drop_unwritable_output();
   Stop stop;
   const int code = on_all_ranks([&](Mpi& mpi, Control& control) { return train(options, stop, mpi, control); });
   stop.keep_exit_codes();

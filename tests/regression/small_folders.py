@@ -51,9 +51,9 @@ def write_safetensors(path, tensors):
         file.write(struct.pack("<Q", len(text)) + text + payload)
 
 
-def llama(folder, vocab=300, hidden=8, length=64, tied=False, head=None, seed=7, files=None, **config):
+def llama(folder, vocab=300, hidden=8, length=64, tied=False, head=None, seed=7, files=None, spread=0.5, **config):
     """Writes a Llama of one layer. `head`: "other" or "same" writes lm_head.weight though it is tied; `files`: further ones by
-    name, as text or JSON; `config`: keys of config.json."""
+    name, as text or JSON; `spread`: standard deviation of the weights; `config`: keys of config.json."""
     os.makedirs(folder, exist_ok=True)
     draw, layer, width = random.Random(seed), "model.layers.0.", 2 * hidden
     shapes = {"model.embed_tokens.weight": [vocab, hidden], "model.norm.weight": [hidden], layer + "input_layernorm.weight": [hidden],
@@ -63,7 +63,7 @@ def llama(folder, vocab=300, hidden=8, length=64, tied=False, head=None, seed=7,
     tensors = {}
     for name, shape in shapes.items():
         count = shape[0] * (shape[1] if len(shape) == 2 else 1)
-        tensors[name] = (shape, [1.0] * count if "norm" in name else [draw.gauss(0, 0.5) for _ in range(count)])
+        tensors[name] = (shape, [1.0] * count if "norm" in name else [draw.gauss(0, spread) for _ in range(count)])
     if tied and head != "other":
         tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"]
     if tied and not head:
