@@ -29,8 +29,6 @@ using Json = nlohmann::ordered_json;
 
 constexpr std::int64_t block = 1 << 20;
 
-Error neither(const std::string& path) { return {Exit::file, path + ": is neither a checkpoint nor a run directory"}; }
-
 /// One checkpoint of a run directory, and whether it belongs to a line of steps that a branch has left.
 struct ListedStep {
   StepFolder folder;
@@ -122,7 +120,7 @@ void print_listed(const Json& rows) {
 /// Adds everything that is wrong with a checkpoint; reads every byte.
 void verify(const fs::path& folder, Problems& problems) {
   attempt(problems, [&] {
-    if (entry_at(folder) != Entry::folder) throw neither(folder.string());
+    if (entry_at(folder) != Entry::folder) throw no_checkpoint(folder);
     for (const std::string& wrong : Checkpoint(folder).verify()) problems.add(Exit::file, wrong);
   });
 }
@@ -205,7 +203,7 @@ std::map<std::string, std::array<Json, 2>> differing(const StateCounters& a, con
 }  // namespace
 
 int run_checkpoint_ls(const CheckpointOptions& options) {
-  if (entry_at(options.path) != Entry::folder) throw neither(options.path);
+  if (entry_at(options.path) != Entry::folder) throw no_checkpoint(options.path);
   Json rows = Json::array();
   for (const ListedStep& step : all_in(options.path)) {
     Json row = listed(step.folder.path);

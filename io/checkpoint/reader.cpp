@@ -23,6 +23,11 @@ namespace {
 
 Error unfit(const fs::path& path, const std::string& why) { return {Exit::file, path.string() + ": " + why}; }
 
+/// Whether a run has begun to write its records there.
+bool is_run(const fs::path& folder) {
+  return entry_at(folder / "LOCK") != Entry::none || entry_at(folder / "run.json") != Entry::none;
+}
+
 /// Runs `work`. What the machine refuses, memory or threads, becomes Error{environment}; any other exception but Error
 /// becomes Error{file}.
 template <class Work>
@@ -91,6 +96,8 @@ void Checkpoint::open_payload() {
 
 void Checkpoint::read_manifest() {
   if (!list_folder(folder_)) throw unfit(folder_, "is no checkpoint folder");
+  if (entry_at(folder_ / manifest_file) == Entry::none && is_run(folder_))
+    throw unfit(folder_, "is a run directory without a saved step: checkpoint.every_steps says when the run saves");
   if (entry_at(folder_ / manifest_file) == Entry::none)
     throw unfit(folder_, "holds no manifest.json: it is no checkpoint, or was never finished");
   manifest_ = parse_manifest(read_text_file(folder_ / manifest_file), folder_ / manifest_file);
@@ -227,8 +234,13 @@ std::string reason_not_resumable(const fs::path& folder) {
   return reason(folder, [](const Checkpoint& checkpoint) { return checkpoint.reason_not_resumable(); });
 }
 
+Error no_checkpoint(const fs::path& path) {
+  const bool there = entry_at(path) != Entry::none;
+  return unfit(path, std::string("is neither a checkpoint nor a run directory") + (there ? "" : ": nothing is there"));
+}
+
 fs::path find_checkpoint(const fs::path& path) {
-  if (entry_at(path) != Entry::folder) throw unfit(path, "is neither a checkpoint nor a run directory");
+  if (entry_at(path) != Entry::folder) throw no_checkpoint(path);
   const std::vector<StepFolder> folders = step_folders(path);
   if (folders.empty()) return path;  // a step folder; Checkpoint refuses anything else
   std::string reasons;

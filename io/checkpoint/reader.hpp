@@ -90,6 +90,9 @@ std::string why_invalid(const std::filesystem::path& folder);
 /// why_invalid().
 std::string reason_not_resumable(const std::filesystem::path& folder);
 
+/// What is wrong with a path that is no folder and was given as a checkpoint or run directory.
+Error no_checkpoint(const std::filesystem::path& path);
+
 /// `path` itself if it is a step folder, else the newest valid step of a run directory. Says on stderr which later ones
 /// it passes over, and why. Throws Error{file}, and as why_invalid().
 std::filesystem::path find_checkpoint(const std::filesystem::path& path);

@@ -1,7 +1,10 @@
 #include "io/deck/tree.hpp"
 
+#include <algorithm>
+#include <initializer_list>
 #include <optional>
 #include <sstream>
+#include <string_view>
 
 #include <fmt/format.h>
 #include <yaml-cpp/yaml.h>
@@ -154,6 +157,20 @@ Node parse(const std::string& text, Complaints& complaints) {
   return root;
 }
 
+/// What mends the mistakes that people make who do not know YAML; empty where the message says enough.
+std::string_view remedy(std::string_view message) {
+  namespace what = YAML::ErrorMsg;
+  const auto is_any = [&](std::initializer_list<std::string_view> of) {
+    return std::ranges::any_of(of, [&](std::string_view one) { return message.starts_with(one); });
+  };
+  if (is_any({what::UNKNOWN_ANCHOR, what::ALIAS_NOT_FOUND, what::CHAR_IN_ALIAS}))
+    return ": a text that begins with * must stand in quotes, as \"*.txt\"";
+  if (is_any({what::ANCHOR_NOT_FOUND, what::CHAR_IN_ANCHOR, what::UNKNOWN_TOKEN, what::MAP_VALUE,
+              what::TAB_IN_INDENTATION}))
+    return ": indent by spaces, not tabs; a text with \": \" in it, or that begins with a sign, must stand in quotes";
+  return "";
+}
+
 /// Calls `make`; returns its node, or a broken one with a complaint if the parse failed.
 template <class Make> Node guarded(Complaints& complaints, const Make& make) {
   try {
@@ -161,7 +178,7 @@ template <class Make> Node guarded(Complaints& complaints, const Make& make) {
   } catch (const Stop& stop) {
     complaints.push_back(stop.complaint);
   } catch (const YAML::Exception& error) {
-    complaints.push_back({place_of(error.mark), "not YAML: " + error.msg});
+    complaints.push_back({place_of(error.mark), fmt::format("not YAML: {}{}", error.msg, remedy(error.msg))});
   }
   Node broken;
   broken.kind = Node::Kind::broken;

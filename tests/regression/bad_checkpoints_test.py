@@ -67,7 +67,12 @@ class BadCheckpoints(runs.Runs):
         os.mkdir(self.path("empty"))
         for path in ("nowhere", "corpus.txt", f"a/{STEP}/model.h5"):
             self.everywhere(path, [f"{path}: is neither a checkpoint nor a run directory"])
+        self.everywhere("nowhere", ["directory: nothing is there"])
         self.everywhere("empty", ["empty: holds no manifest.json"])
+        for left in ("LOCK", "run.json"):
+            os.mkdir(self.path(f"begun-{left}"))
+            self.write(f"begun-{left}/{left}", "")
+            self.everywhere(f"begun-{left}", [f"begun-{left}: is a run directory without a saved step"])
         self.refused(5, ["is neither"], "ls", "corpus.txt")
         self.assertEqual(self.tool(0, "ls", "empty"), [])
 

@@ -394,6 +394,23 @@ TEST(BadDeck, OutOfRangeAndNotFinite) {
             List{"d.yaml:6:16: debug.trace: \"a\\nb\" is out of range, allowed one line of text, or none"});
 }
 
+TEST(BadDeck, MistakesInYamlComeWithARemedy) {
+  for (const char* pattern : {"*.txt", "*", "*a", "**/*.txt", "*[ab].bin"}) {
+    const std::string stars = "must stand in quotes, as \"*.txt\"";
+    for (const List& found : {errors_set(std::string("data.files=[") + pattern + "]"),
+                              errors_with(std::string("eval: {batches: ") + pattern + "}")}) {
+      ASSERT_EQ(found.size(), 1u);
+      EXPECT_NE(found[0].find(stars), std::string::npos) << found[0];
+    }
+  }
+  for (const char* text : {"eval:\n\tbatches: 3", "run: {}\nsample:\n  prompt: a: b", "sample: {prompt: @a}",
+                           "sample: {prompt: `a`}"}) {
+    const List found = errors(std::string("schema_version: 1\n") + text);
+    ASSERT_GE(found.size(), 1u);
+    EXPECT_NE(found[0].find("indent by spaces"), std::string::npos) << found[0];
+  }
+}
+
 TEST(BadDeck, AnchorsAliasesTags) {
   EXPECT_EQ(errors_with("eval: {batches: &a 3}\nsample: {tokens: *a}"),
             (List{"d.yaml:6:17: anchors are not allowed: write the value out where it is needed",
