@@ -59,6 +59,21 @@ class Run:
                 pass
         return lines
 
+    def tensors(self, step):
+        """{name: array} of the tensors of a step (debug.tensors): bf16 values widened to fp32, codes as they are stored."""
+        import h5py
+
+        found = {}
+
+        def add(name, item):
+            if isinstance(item, h5py.Dataset):
+                values = _values(item)
+                found[name] = (values.astype(np.uint32) << 16).view(np.float32) if values.dtype == np.uint16 else values
+
+        with h5py.File(self.path / f"tensors_{step:08}.h5") as file:
+            file.visititems(add)
+        return found
+
     def checkpoints(self):
         """Committed steps, oldest first. Their bytes are not checked: see verify()."""
         if not self.path.is_dir():

@@ -199,6 +199,7 @@ int audit(const AuditOptions& options, Mpi& mpi, Control& control) {
   const std::vector<StepFolder> checkpoints = agreed_checkpoints(options, control);
   std::vector<Override> overrides = options.overrides;
   for (const char* idle : {"debug.trace", "debug.profile"}) overrides.push_back({idle, ""});
+  overrides.push_back({"debug.tensors.step", "[]"});
   for (const char* idle : {"eval.every_steps", "precision.statistics_every"}) overrides.push_back({idle, "0"});
   const fs::path deck = checkpoints.back().path / "deck.yaml";
   Prepared run = prepare(deck.string(), overrides, Task::training, mpi, control);

@@ -41,6 +41,7 @@ template <> struct TypeName<double> { static constexpr const char* text = "a num
 template <> struct TypeName<std::string> { static constexpr const char* text = "a text"; };
 template <Choice E> struct TypeName<E> { static constexpr const char* text = "a choice"; };
 template <> struct TypeName<std::vector<std::string>> { static constexpr const char* text = "a list of texts"; };
+template <> struct TypeName<std::vector<std::int64_t>> { static constexpr const char* text = "a list of integers"; };
 template <> struct TypeName<std::vector<double>> { static constexpr const char* text = "a list of numbers"; };
 template <> struct TypeName<std::map<std::string, std::string>> {
   static constexpr const char* text = "a map of texts";

@@ -1,5 +1,6 @@
 #pragma once
 #include <optional>
+#include <span>
 
 #include "core/params/access.hpp"
 #include "kernels/moe/moe.hpp"
@@ -54,7 +55,7 @@ struct Pass {
   RowExchange* exchange = nullptr;  ///< null without expert parallelism
   RoutingRecords routing = {};
   std::optional<float> fault = {};  ///< fault injection: a value for the gradient into the first block's last branch
-  FactorObserver* observer = nullptr;  ///< sees the quantized factors of products; null: nobody does
+  std::span<FactorObserver* const> observers = {};  ///< see the factors of products
 
   /// The micro-batch's flag (u64 [1]) that quantizers set if a value is not finite; empty without sums.
   Tensor not_finite() const { return sums ? Tensor{&sums->not_finite, DType::u64, {1}} : Tensor{}; }

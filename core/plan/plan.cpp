@@ -14,6 +14,7 @@
 #include "core/recipe/recipe.hpp"
 #include "core/step/debug_memory.hpp"
 #include "core/step/quantizer_statistics.hpp"
+#include "core/step/tensor_capture.hpp"
 #include "core/step/decoder.hpp"
 #include "core/step/engine.hpp"
 
@@ -85,7 +86,11 @@ void run_dry(RunPlan& plan) {
   DryModel dry(plan, DryRows::most);
   {
     const Arena::Frame frame(dry.arena);
-    plan.model.gradient(dry.pass(&dry.recorder), dry.micro_batch(plan.sizes.micro));
+    TensorCapture capture(plan.config.debug.tensors, plan.sizes);  // takes memory of the arena
+    FactorObserver* const observer = &capture;
+    Pass pass = dry.pass(&dry.recorder);
+    if (!plan.config.debug.tensors.step.empty()) pass.observers = {&observer, 1};
+    plan.model.gradient(pass, dry.micro_batch(plan.sizes.micro));
   }
   plan.usage.training = dry.recorder.take_accesses();
   plan.usage.contributions = dry.recorder.take_contributions();
@@ -207,6 +212,16 @@ StepSizes sizes_of(const RunConfig& config, std::int64_t rounds) {
   return sizes;
 }
 
+/// Patterns of debug.tensors that name nothing.
+Problems problems_with_tensors(const RunConfig& config, const ParamRegistry& registry) {
+  Problems problems;
+  for (const std::string& pattern : patterns_of_nothing(config.debug.tensors, registry))
+    problems.add(Exit::deck, fmt::format("debug.tensors.names: {:?} is the name of no tensor of this model: use "
+                                         "MATRIX/WHAT, as layers.0.mlp.down.weight/gradient (docs/tensors.md)",
+                                         pattern));
+  return problems;
+}
+
 /// The plan without the findings of a dry run.
 RunPlan laid_out(const RunConfig& config, int ranks, int rank) {
   require(config.precision.schedule.empty(), "resolve", "plans one segment of a schedule");
@@ -219,6 +234,7 @@ RunPlan laid_out(const RunConfig& config, int ranks, int rank) {
   ParamRegistry registry(treatment_rules(config));
   Gpt model(registry, GptShape::from(config, here.experts));
   if (config.optimizer.matrices == MatrixRule::muon) problems_with_muon(registry).raise();
+  problems_with_tensors(config, registry).raise();
   ParamLayout layout = ParamLayout::build(registry, layout_rules(config, here));
   const BatchPlan batch(config.batch.global, config.batch.micro, ranks);
   SyncRules sync{config.proof.gather_overlap ? Overlap::on : Overlap::off,

@@ -174,7 +174,7 @@ double Engine::target_scale_of(const HostSequences& batch) const {
 }
 
 bool Engine::replayable() const {
-  const bool as_planned = !fault_ && !once_ && !redo_ && !shown_to_;
+  const bool as_planned = !fault_ && !once_ && !redo_ && shown_to_.empty();
   return plan_.graph && as_planned && !exchange_ && !observer_ && !judge_ && !built_.sync.observed() &&
          !device_.timeline().recording() && mesh_.on_streams();
 }
@@ -188,15 +188,15 @@ Accumulating Engine::accumulate(std::uint64_t* digests) {
     const Arena::Frame frame(built_.activations);
     plan_.model.gradient(shown(pass(&sum, round), round), memory_.micro_batch(round, plan_.sizes.micro, loss_scale()));
   }
-  shown_to_ = nullptr;  // what is computed again for a check is not shown
+  shown_to_.clear();  // what is computed again for a check is not shown
   return sum;
 }
 
 /// The pass of a round, shown to the step's observer unless the rank is idle in the round.
 Pass Engine::shown(Pass pass, std::int64_t round) const {
-  if (!shown_to_ || !counts(round)) return pass;  // mutation: padding_is_measured
-  shown_to_->begin_micro_batch();
-  pass.observer = shown_to_;
+  if (shown_to_.empty() || !counts(round)) return pass;  // mutation: padding_is_measured
+  for (FactorObserver* observer : shown_to_) observer->begin_micro_batch();
+  pass.observers = shown_to_;
   return pass;
 }
 
@@ -311,6 +311,7 @@ Reduced Engine::confirmed(Reduced&& gradients) {
 Updated Engine::update(Reduced&& gradients) {
   const Region region(stream_, RegionName::update);
   if (observer_) observer_->reduced(stream_, gradients);
+  if (StepObserver* const once = std::exchange(watched_by_, nullptr)) once->reduced(stream_, gradients);
   Clipped clipped = std::move(gradients).clipped(stream_, memory_.clip());
   before_update_.hold(stream_);
   // mutation: averages_before_the_step.1

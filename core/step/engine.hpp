@@ -1,6 +1,7 @@
 #pragma once
 #include <functional>
 #include <optional>
+#include <vector>
 
 #include "core/comm/mesh.hpp"
 #include "core/model/factor_observer.hpp"
@@ -10,19 +11,11 @@
 #include "core/step/built_model.hpp"
 #include "core/step/fingerprint.hpp"
 #include "core/step/repeated_work.hpp"
+#include "core/step/step_observer.hpp"
 #include "core/step/step_memory.hpp"
 #include "kernels/base/external_event.hpp"
 
 namespace tessera {
-
-/// Observes a step from inside, on the stream, without changing it. debug.trace implements it.
-class StepObserver {
- public:
-  virtual ~StepObserver() = default;
-  virtual void begun() = 0;                                            ///< a step begins
-  virtual void reduced(Stream& stream, const Reduced& gradients) = 0;  ///< after the sum over ranks, before clipping
-  virtual void stepped(Stream& stream) = 0;                            ///< after the update of the masters
-};
 
 /// Runs training steps and evaluations: a StepPlan built on a device, a measuring one to plan, a real one to run. One a
 /// rank.
@@ -95,9 +88,12 @@ class Engine {
   std::int64_t replays() const { return repeated_.replays(); }
 
   void observe(StepObserver* observer) { observer_ = observer; }
-  /// Shows the quantized factors of the next step's micro-batches, each counted once, to `observer`; that step is
-  /// neither captured nor replayed. Local.
-  void show_next(FactorObserver* observer) { shown_to_ = observer; }
+  /// Shows the factors of the next step's micro-batches to `factors`, padding and what checks compute left out, and its
+  /// reduced gradients to `whole`. That step is neither captured nor replayed. Local.
+  void show_next(FactorObserver* factors, StepObserver* whole = nullptr) {
+    shown_to_.push_back(factors);
+    if (whole) watched_by_ = whole;
+  }
   ParamSync& sync() { return built_.sync; }
   const Masters& masters() const { return built_.masters; }
   const Optimizers& optimizers() const { return optimizers_; }
@@ -150,7 +146,8 @@ class Engine {
   std::optional<float> fault_;
   std::optional<Fault> once_;
   bool redo_ = false;
-  FactorObserver* shown_to_ = nullptr;  ///< until the step's gradients are accumulated
+  std::vector<FactorObserver*> shown_to_;  ///< until the step's gradients are accumulated
+  StepObserver* watched_by_ = nullptr;     ///< until the step's gradients are reduced
   bool averaged_ = false;
 };
 

@@ -120,13 +120,14 @@ void QuantizerStatistics::measure_weight(Stream& stream, std::size_t line, const
 }
 
 void QuantizerStatistics::made(Stream& stream, const MadeFactor& factor) {
-  const CopyName copy{factor.purpose.role, factor.side, factor.format};
+  if (!factor.format) return;
+  const CopyName copy{factor.purpose.role, factor.side, *factor.format};
   const auto line = std::ranges::find_if(
       lines_, [&](const Line& l) { return l.copy == copy && l.matrix == factor.weight; });
   require(line != lines_.end(), "QuantizerStatistics", "a factor is a copy that its weight's treatment makes");
   const auto index = static_cast<std::size_t>(line - lines_.begin());
   if (!seen_.emplace(index, factor.first_token).second) return;  // mutation: recomputed_factors_are_measured_twice
-  measure_copy(stream, factor.format, factor.matrix, factor.purpose, factor.side, factor.input, factor.tokens,
+  measure_copy(stream, *factor.format, factor.matrix, factor.purpose, factor.side, factor.input, factor.tokens,
                sums_of(index));
 }
 

@@ -50,6 +50,7 @@ class QuantizerStatistics final : public FactorObserver {
   void begin(Stream& stream, const StateDict& masters, Mesh& mesh);
   void begin_micro_batch() override { seen_.clear(); }
   void made(Stream& stream, const MadeFactor& factor) override;
+  void read(Stream&, const ReadWeight&) override {}
 
   /// The sums of this rank, with the digits of exact sums carried. Waits for the device. Local.
   std::vector<QuantizerLine> lines(Stream& stream);

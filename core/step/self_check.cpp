@@ -5,6 +5,7 @@
 #include <set>
 #include <utility>
 
+#include "core/model/layers/copies.hpp"
 #include "kernels/digest/digest.hpp"
 #include "kernels/quantize/quantize.hpp"
 
@@ -73,15 +74,8 @@ class Factor {
 
  private:
   Copy place(Side side) {
-    return visit_format(format_, [&]<class F>() {
-      Copy copy;
-      copy.data = device_.allocate(Category::batch, dtype_of<typename F::Element::Storage>,
-                                   formats::data_shape<F>(side, matrix_.matrix));
-      if (F::scaled)
-        copy.scales = device_.allocate(Category::batch, dtype_of<typename F::Scale>,
-                                       formats::scale_shape<F>(side, matrix_.matrix));
-      if (F::tensor_amax) copy.amax = device_.allocate(Category::batch, DType::f32, {1});
-      return copy;
+    return place_copy(format_, side, matrix_.matrix, 1, [&](DType type, const Shape& shape) {
+      return device_.allocate(Category::batch, type, shape);
     });
   }
   double step() {

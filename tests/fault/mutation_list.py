@@ -458,6 +458,8 @@ void ParamSync::unshard_all(Stream& stream) {
     mutation("rows_of_no_token_are_measured", "statistics count the gaps between the rows of experts",
              Swapped("job.tokens == nullptr || job.tokens[p.row + row] >= 0", "p.row + row >= 0"),
              "unit.measure_test Measure/*.GivesTheReferencesFields"),
+    mutation("micro_batches_in_one_place", "tensors of all micro-batches are written over each other",
+             Swapped("index * values.elements()", "0 * index"), "regression.tensors.products"),
     mutation("statistics_of_one_rank", "statistics are those of one rank's micro-batches", Dropped(),
              "regression.statistics.fp8_block"),
 ]

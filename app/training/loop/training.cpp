@@ -23,9 +23,9 @@ Training::Training(Device& device, const RunPlan& plan, Batches batches, Mesh& m
                  : std::make_unique<Trace>(plan.config.debug.trace, device, plan, engine_, control, records)),
       report_(device, plan.config, engine_, control, trace_.get(), reading_of(device, trace_.get())),
       profile_(plan.config, device, control, report_),
+      inspection_(device, plan, engine_, mesh, control),
       step_timeout_(plan.config.comm) {
   if (plan.config.debug.replica_hash_every > 0) replicas_.emplace(device, plan);
-  if (plan.config.precision.statistics_every > 0) statistics_.emplace(device, plan, engine_, mesh, control);
   if (plan.config.debug.spot_check_every > 0) engine_.spot_check(judge_of_spot_checks(plan, control));
   if (confirms_skips(plan.config, device)) engine_.confirm_skips(judge_of_suspects(plan, control));
 }
@@ -73,11 +73,11 @@ void Training::make_step() {
   if (checked) report_.finish();  // a machine's fault ends the run here, and the step before is done
   HostSequences& batch = batches_.training(step_, next_sample_, checked);
   if (replay_) replay_->give(batch, batches_.pieces(), number, control_);
-  if (statistics_) statistics_->before(number);
+  inspection_.before(number);
   const auto rate = static_cast<float>(learning_rate(config.optimizer, config.run.steps, number));
   const Turn turn = engine_.step(batch, {rate, report_.norm_limit(number)});
   report_.begun({++step_, next_sample_ += config.batch.global, batch.counted}, turn);
-  if (statistics_ && statistics_->after(step_)) pause();
+  if (inspection_.after(step_)) pause();
   if (const CollectiveLog* log = mesh_.log()) log->compare(control_);
   if (replicas_ && step_ % config.debug.replica_hash_every == 0) {
     report_.pause();

@@ -8,8 +8,8 @@
 #include "app/training/loop/batches.hpp"
 #include "app/training/loop/choices.hpp"
 #include "app/training/loop/evaluation.hpp"
+#include "app/training/loop/inspection.hpp"
 #include "app/training/loop/replicas.hpp"
-#include "app/training/loop/statistics.hpp"
 #include "app/training/loop/step_timeout.hpp"
 #include "app/training/tell/late_report.hpp"
 #include "app/training/tell/profile.hpp"
@@ -61,7 +61,7 @@ class Training {
   void begin(const RowSink& sink);
   /// Where statistics of quantizers go, if any are made. Local.
   void send_statistics_to(const StatisticsSink& sink) {
-    if (statistics_) statistics_->send_to(sink);
+    inspection_.send_statistics_to(sink);
   }
   bool done() const { return step_ >= plan_.config.run.steps; }  ///< whether the last step is made; Local
   /// Makes the next step. Throws on all ranks Error{numerical} after optimizer.max_skips steps in a row whose gradients
@@ -117,7 +117,7 @@ class Training {
   LateReport report_;
   Profile profile_;
   std::optional<ReplicaCheck> replicas_;
-  std::optional<Statistics> statistics_;  ///< with precision.statistics_every
+  Inspection inspection_;
   StepTimeout step_timeout_;
   std::optional<std::vector<double>> evaluated_;
   std::vector<std::int32_t> probed_;

@@ -487,8 +487,9 @@ void fit_to_machine(Prepared& run, Task task, const Mpi& mpi, Control& control, 
   run.most_evaluated = config.eval.batches * config.batch.global;
   if (task == Task::evaluation) {
     config.batch.global = round_up(config.batch.global, mpi.size() * config.batch.micro);
-    config.debug.trace.clear();  // for training only, like the two keys below
+    config.debug.trace.clear();  // for training only, like the three keys below
     config.debug.profile.clear();
+    config.debug.tensors.step.clear();
     config.checkpoint.async = false;
     config.eval.weights = EvaluatedWeights::trained;  // given weights, whichever they are, and none beside them
     config.optimizer.ema = 0;

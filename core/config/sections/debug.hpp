@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/config/section.hpp"
+#include "core/config/sections/tensors.hpp"
 
 namespace tessera {
 
@@ -15,6 +16,7 @@ struct DebugConfig {
   ConfirmSkips confirm_skips = ConfirmSkips::automatic;
   std::string trace;
   std::string profile;
+  TensorsConfig tensors;
 
   template <class Self, class V> static void visit(Self& self, V& v) {
     using enum Restart;
@@ -32,6 +34,7 @@ struct DebugConfig {
     v.key("profile", self.profile, Text::line_or_empty, may_change,
           "File of a Chrome trace of steps 5 to 8 of a start, for Perfetto or chrome://tracing: regions, collectives "
           "and, on a GPU, every kernel; empty: none. Same bits");
+    v.section("tensors", self.tensors, "Values of tensors inside chosen steps");
   }
 
   void check(const RunConfig& config, std::vector<Finding>& found) const;

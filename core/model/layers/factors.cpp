@@ -1,6 +1,7 @@
 #include "core/model/layers/factors.hpp"
 
 #include "core/model/factor_observer.hpp"
+#include "core/model/layers/copies.hpp"
 #include "kernels/digest/digest.hpp"
 #include "kernels/gemm/route.hpp"
 
@@ -11,52 +12,12 @@ std::uint64_t draw_name(const ParamSpec& weight, const char* side) {
   return fnv1a64("sr:" + weight.canonical.name + ":" + side);
 }
 
-/// A place for one copy of `members` matrices; allocate(type, shape) is an arena's keep() or temp().
-template <class Allocate>
-Copy place_copy(FormatId format, Side side, formats::Matrix m, std::int64_t members, const Allocate& allocate) {
-  const FormatTraits traits = traits_of(format);
-  const auto all = [&](const Shape& one) { return Shape{members * one[0], one[1]}; };
-  Copy copy;
-  copy.data = allocate(traits.data_type, all(traits.data_shape(side, m)));
-  if (traits.scaled) copy.scales = allocate(traits.scale_type, all(traits.scale_shape(side, m)));
-  if (traits.tensor_amax) copy.amax = allocate(DType::f32, {members});
-  return copy;
-}
-
 /// A place for the bf16 values of one copy of one matrix.
 Copy place_values(Arena& arena, FormatId format, formats::Matrix m) {
   Copy copy;
   copy.data = arena.temp(DType::bf16, {m.rows, m.columns});
   if (traits_of(format).tensor_amax) copy.amax = arena.temp(DType::f32, {1});
   return copy;
-}
-
-/// Places for one copy, or (no side) both; copies that share their data are made together.
-void place(Arena& arena, FormatId format, QuantizedMatrix& matrix, std::optional<Side> side) {
-  const auto temp = [&](DType type, const Shape& shape) { return arena.temp(type, shape); };
-  const FormatTraits traits = traits_of(format);
-  const bool shared = traits.columnwise == formats::Columnwise::shared;
-  if (side != Side::columnwise || shared)
-    matrix.rowwise = place_copy(format, Side::rowwise, matrix.matrix, matrix.members, temp);
-  if (side == Side::rowwise) return;
-  if (!shared) {
-    matrix.columnwise = place_copy(format, Side::columnwise, matrix.matrix, matrix.members, temp);
-    return;
-  }
-  matrix.columnwise.data = matrix.rowwise.data;
-  matrix.columnwise.amax = matrix.rowwise.amax;
-  const Shape one = traits.scale_shape(Side::columnwise, matrix.matrix);
-  if (traits.scaled) matrix.columnwise.scales = arena.temp(traits.scale_type, {matrix.members * one[0], one[1]});
-}
-
-/// What products read of a copy.
-Operand operand_of(FormatId format, Side side, const QuantizedMatrix& matrix) {
-  const Copy& copy = side == Side::rowwise ? matrix.rowwise : matrix.columnwise;
-  const auto one = [&](Tensor all) {
-    if (all.shape.rank() > 0) all.shape = {all.rows() / matrix.members, all.columns()};
-    return all;
-  };
-  return {one(copy.data), Codes{format, side, one(copy.scales), copy.amax}, matrix.members, matrix.matrix.elements()};
 }
 
 /// What a quantizer computes from, or nothing where it reads stored values.
@@ -143,19 +104,27 @@ Tensor Factors::like(const OutputGradient& dy) {
 
 void Factors::show(const Call& call, Purpose purpose, const QuantizerInput& input, const QuantizedMatrix& matrix,
                    std::optional<Side> side) const {
-  if (!call.observer) return;
+  if (call.observers.empty()) return;
   for (const Side one : {Side::rowwise, Side::columnwise}) {
     if (side && side != one) continue;
     const Format& format = purpose.role == Purpose::Role::activation ? of_activation(one) : of_gradient(one);
-    call.observer->made(call.stream,
-                        {weight_, *format, purpose, one, matrix, input, call.row_tokens, call.first_token});
+    for (FactorObserver* observer : call.observers)
+      observer->made(call.stream, {weight_, format, purpose, one, matrix, input, call.row_tokens, call.first_token,
+                                   call.arena});
   }
+}
+
+void Factors::show(const Call& call, Side side, std::span<const Operand> operands) const {
+  for (FactorObserver* observer : call.observers) observer->read(call.stream, {weight_, side, operands});
 }
 
 Operand Factors::activation(const Call& call, const Input& x, Side side) const {
   const Format& format = of_activation(side);
-  if (!format) return std::get<Tensor>(x);
   QuantizedMatrix matrix = matrix_of(call, like(x));
+  if (!format) {
+    show(call, of_x(), {}, matrix, side);
+    return std::get<Tensor>(x);
+  }
   if (std::holds_alternative<Tensor>(x)) {
     make(call, *format, matrix, side, of_x(), multiplies_activation(side));
   } else {
@@ -233,11 +202,10 @@ bool Factors::draws() const {
 /// One copy of dy, made by a launch of its own.
 Operand Factors::gradient_copy(const Call& call, const Tensor& dy, const QuantizedMatrix& of_dy, Side side) const {
   const Format& format = of_gradient(side);
-  if (!format) return dy;
   QuantizedMatrix matrix = of_dy;
-  make(call, *format, matrix, side, this->of_dy(), multiplies_gradient(side));
+  if (format) make(call, *format, matrix, side, this->of_dy(), multiplies_gradient(side));
   show(call, this->of_dy(), {}, matrix, side);
-  return operand_of(*format, side, matrix);
+  return format ? operand_of(*format, side, matrix) : Operand(dy);
 }
 
 Factors::Gradient Factors::gradient(const Call& call, const OutputGradient& dy, bool biased, const Tensor& rows) const {
@@ -273,7 +241,10 @@ Operand Factors::weight(const Call& call, const Operand& held, Side side) const 
 
 std::vector<Operand> Factors::weights(const Call& call, std::span<const Operand> held, Side side) const {
   const Format& format = of_weight(side);
-  if (!format || held.front().codes) return {held.begin(), held.end()};
+  if (!format || held.front().codes) {
+    show(call, side, held);
+    return {held.begin(), held.end()};
+  }
   const auto parts = static_cast<std::int64_t>(held.size());
   const Operand& first = held.front();
   QuantizedMatrix all;
@@ -291,7 +262,9 @@ std::vector<Operand> Factors::weights(const Call& call, std::span<const Operand>
         if (*t) *t = t->flat(i * t->elements() / parts, t->elements() / parts);
     quantize_one(call.stream, *format, part, Purpose::weight);
   }
-  return {operand_of(*format, side, all)};
+  const Operand made = operand_of(*format, side, all);
+  show(call, side, {&made, 1});
+  return {made};
 }
 
 }  // namespace tessera

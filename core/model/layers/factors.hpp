@@ -98,9 +98,10 @@ class Factors {
   Purpose of_x() const { return {Purpose::Role::activation, treatment_.rotates}; }
   Purpose of_dy() const { return {Purpose::Role::gradient, treatment_.rotates, treatment_.draws}; }
 
-  /// Shows the copies of `side`, or without one both, that were made as `purpose` says, to the call's observer.
+  /// Shows the factor's copies of `side`, or without one both, made as `purpose` says, to the call's observers.
   void show(const Call& call, Purpose purpose, const QuantizerInput& input, const QuantizedMatrix& matrix,
             std::optional<Side> side) const;
+  void show(const Call& call, Side side, std::span<const Operand> weights) const;
 
   Operand gradient_copy(const Call& call, const Tensor& dy, const QuantizedMatrix& of_dy, Side side) const;
 
