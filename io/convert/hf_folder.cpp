@@ -255,26 +255,39 @@ class HfReader final : public ModelReader {
 
 class HfWriter final : public ModelWriter {
  public:
-  HfWriter(const fs::path& path, const ModelFacts& facts, std::int64_t shard_bytes)
+  HfWriter(const fs::path& path, const ModelFacts& facts, std::int64_t shard_bytes,
+           const std::optional<CodesOptions>& codes)
       : family_(family_of(facts.model, facts.origin.parent)),
         model_(facts.model),
         type_(compute_of(facts.tensors) == Compute::bf16 ? DType::bf16 : DType::f32),
         companions_(facts.origin.companions, facts.origin.parent, model_.seq_len),
         folder_(path) {
+    if (codes) codes_.emplace(*codes, family_, model_, facts.tensors, folder_.path() / codes_file);
     std::vector<std::vector<SourceTensor>> shards(1);
     std::int64_t filled = 0;
+    const auto place = [&](SourceTensor tensor) {
+      const std::int64_t bytes = tensor.shape.elements() * size_of(tensor.type);
+      if (filled > 0 && filled + bytes > shard_bytes) {
+        shards.emplace_back();
+        filled = 0;
+      }
+      filled += bytes;
+      total_ += bytes;
+      shards.back().push_back(std::move(tensor));
+    };
     for (const StateTensor& tensor : facts.tensors) {
       types_.push_back(tensor.type);
       std::vector<WrittenPiece>& pieces = pieces_.emplace_back();
       for (ForeignPiece& piece : pieces_in(family_, model_, tensor)) {
-        const std::int64_t bytes = piece.shape.elements() * size_of(tensor.type);
-        if (filled > 0 && filled + bytes > shard_bytes) {
-          shards.emplace_back();
-          filled = 0;
+        if (codes_ && codes_->holds(tensor)) {
+          for (const CodedArray& array : codes_->arrays_of(tensor, piece)) {
+            place(array.tensor);
+            coded_.push_back({array, shards.size() - 1, shards.back().size() - 1});
+          }
+          continue;
         }
-        filled += bytes;
-        total_ += bytes;
-        shards.back().push_back({piece.name, piece.shape, tensor.type, 0, ""});
+        if (piece.shape.rank() == 2) plain_.push_back(piece.name.substr(0, piece.name.rfind(".weight")));
+        place({piece.name, piece.shape, tensor.type, 0, ""});
         pieces.push_back({std::move(piece), shards.size() - 1, shards.back().size() - 1});
       }
     }
@@ -287,8 +300,9 @@ class HfWriter final : public ModelWriter {
     for (std::size_t i = 0; i < shards.size(); ++i) {
       names_.push_back(shards.size() == 1 ? hf_single_file
                                           : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size()));
-      shards_.emplace_back(folder_.path() / names_.back(), std::move(shards[i]));
+      shards_.emplace_back(folder_.path() / names_.back(), std::move(shards[i]), metadata_of(facts));
     }
+    for (const CodedTensor& one : coded_) codes_->copy(one.array, shards_[one.shard], one.index);
     for (std::size_t i = last; i < shards_.back().tensors().size(); ++i) {
       const std::vector<float> zeros(static_cast<std::size_t>(shards_.back().tensors()[i].shape.elements()));
       shards_.back().write(i, 0, zeros.data(), std::ssize(zeros) * std::int64_t{sizeof(float)});
@@ -308,10 +322,18 @@ class HfWriter final : public ModelWriter {
     Json index = {{"metadata", {{"total_size", total_}}}, {"weight_map", Json::object()}};
     for (const std::vector<WrittenPiece>& pieces : pieces_)
       for (const WrittenPiece& piece : pieces) index["weight_map"][piece.place.name] = names_[piece.shard];
+    for (const CodedTensor& one : coded_) index["weight_map"][one.array.tensor.name] = names_[one.shard];
     for (const std::string& zero : zeros_) index["weight_map"][zero] = names_.back();
     replace_text_file(folder_.path() / hf_index_file, index.dump(2) + "\n");
-    replace_text_file(folder_.path() / hf_config_file,
-                      hf_config_text(family_, model_, type_, companions_.token_ids()));
+    Json config = Json::parse(hf_config_text(family_, model_, type_, companions_.token_ids()));
+    if (codes_) {
+      config["quantization_config"] = codes_->config(plain_);
+      if (const std::string text = codes_->modelopt_text(plain_); !text.empty())
+        replace_text_file(folder_.path() / "hf_quant_config.json", text);
+      codes_.reset();
+      fs::remove(folder_.path() / codes_file);
+    }
+    replace_text_file(folder_.path() / hf_config_file, config.dump(2) + "\n");
     companions_.write(folder_.path());
     folder_.commit();
     return std::nullopt;
@@ -322,6 +344,19 @@ class HfWriter final : public ModelWriter {
     ForeignPiece place;
     std::size_t shard, index;
   };
+  struct CodedTensor {
+    CodedArray array;
+    std::size_t shard, index;
+  };
+  static constexpr const char* codes_file = "codes.h5";  ///< while the folder is filled
+
+  /// What each file says of its origin, where weights are codes.
+  std::map<std::string, std::string> metadata_of(const ModelFacts& facts) const {
+    if (!codes_) return {};
+    return {{"content_digest", facts.origin.parent_digest},
+            {"step", std::to_string(facts.counters.step)},
+            {"recipe", codes_->formats_text()}};
+  }
 
   void store(const WrittenPiece& piece, std::int64_t first, std::int64_t count, const void* from, DType type) {
     SafetensorsWriter& file = shards_[piece.shard];
@@ -345,8 +380,11 @@ class HfWriter final : public ModelWriter {
   DType type_;  ///< of the whole, as the configuration says it
   HfCompanions companions_;
   NewFolder folder_;
+  std::optional<HfCodes> codes_;
+  std::vector<CodedTensor> coded_;
+  std::vector<std::string> plain_;  ///< modules whose matrices are no codes
   std::vector<DType> types_;
-  std::vector<std::vector<WrittenPiece>> pieces_;  ///< by canonical tensor
+  std::vector<std::vector<WrittenPiece>> pieces_;  ///< by canonical tensor; none of those that are codes
   std::vector<SafetensorsWriter> shards_;
   std::vector<std::string> names_, zeros_;  ///< of files, and of tensors in the last one
   std::int64_t total_ = 0;
@@ -366,8 +404,9 @@ Compute compute_of(const std::vector<StateTensor>& weights) {
 
 std::unique_ptr<ModelReader> read_hf_folder(const fs::path& path) { return std::make_unique<HfReader>(path); }
 
-std::unique_ptr<ModelWriter> write_hf_folder(const fs::path& path, const ModelFacts& facts, std::int64_t shard_bytes) {
-  return std::make_unique<HfWriter>(path, facts, shard_bytes);
+std::unique_ptr<ModelWriter> write_hf_folder(const fs::path& path, const ModelFacts& facts, std::int64_t shard_bytes,
+                                             const std::optional<CodesOptions>& codes) {
+  return std::make_unique<HfWriter>(path, facts, shard_bytes, codes);
 }
 
 }  // namespace tessera
