@@ -103,7 +103,7 @@ class CodesOut(held_runs.HeldRuns):
                               capture_output=True, text=True, timeout=runs.PATIENCE)
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("14 of its weights are codes", done.stdout + done.stderr)
-        masters = tessera_io.Run(self.path(name + "_back")).checkpoints()[-1]
+        masters = tessera_io.Checkpoint(self.path(name + "_back"))
         for layer in (0, 1):
             for part, modules in PARTS.items():
                 values = np.concatenate([value(tensors, f"model.layers.{layer}.{module}") for module in modules])
