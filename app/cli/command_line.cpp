@@ -439,6 +439,11 @@ class Parser {
                      "Make a mixture of a dense model, each expert a copy of its layer: experts=8,top_k=2"
                      "[,first_dense=][,every=][,seed=]")
         ->type_name("TEXT");
+    verb->add_flag("--codes", convert_.codes,
+                   "With --to safetensors: weights as the codes that training multiplies, all else in bf16");
+    add_choice(verb, "--layout", "The tensors of nvfp4 codes: those of compressed-tensors, or of Model Optimizer",
+               {"compressed", "modelopt"},
+               [this](const std::string& text) { convert_.layout = choice_named<CodesLayout>(text); });
     verb->add_option("--max-shard", convert_.shard_bytes, "Most that one safetensors file holds, as 5GB")
         ->transform(CLI::AsSizeValue(true).description(""))
         ->transform(a_size)

@@ -6,6 +6,7 @@
 
 #include "app/cli/build.hpp"
 #include "app/verbs/verbs.hpp"
+#include "io/convert/hf_folder.hpp"
 
 namespace tessera {
 namespace {
@@ -22,6 +23,12 @@ int run_checkpoint_convert(const CheckpointConvertOptions& options) {
     throw Error(Exit::usage, "--experts: safetensors hold experts one by one; the option is for --to tessera");
   if (options.target != Target::safetensors && options.shard_bytes)
     throw Error(Exit::usage, "--max-shard: only safetensors are cut into shards; the option is for --to safetensors");
+  if (options.target != Target::safetensors && options.codes)
+    throw Error(Exit::usage, "--codes: only safetensors hold codes; the option is for --to safetensors");
+  if (options.codes && (options.type || !options.upcycling.empty() || is_hf_folder(options.from)))
+    throw Error(Exit::usage, "--codes: the codes are those of a run's checkpoint, and all else is bf16: leave --dtype "
+                             "and --upcycle out, and give a step or a run");
+  if (options.layout && !options.codes) throw Error(Exit::usage, "--layout: is for --codes");
   for (const auto& [name, path] : {std::pair("SRC", options.from), std::pair("DST", options.to)})
     if (path.empty()) throw Error(Exit::usage, std::string(name) + ": is empty");
   ConvertOptions convert;
@@ -30,6 +37,7 @@ int run_checkpoint_convert(const CheckpointConvertOptions& options) {
   convert.experts = options.experts;
   convert.type = options.type;
   convert.extent = options.extent;
+  if (options.codes) convert.codes = options.layout.value_or(CodesLayout::compressed);
   if (!options.upcycling.empty()) convert.upcycling = read_upcycling(options.upcycling);
   convert.target = options.target;
   convert.shard_bytes = options.shard_bytes.value_or(convert.shard_bytes);

@@ -8,7 +8,6 @@
 #include "io/checkpoint/reader.hpp"
 #include "io/convert/hf_folder.hpp"
 #include "io/convert/quantize_file.hpp"
-#include "io/deck/deck.hpp"
 #include "kernels/base/runtime.hpp"
 
 namespace tessera {
@@ -17,8 +16,7 @@ namespace {
 
 /// The weights that the run of a step holds as codes.
 TrainedWeights trained_in(const Checkpoint& step) {
-  const RunConfig config = parse_saved_deck(step.deck(), (step.folder() / deck_file).string()).config;
-  TrainedWeights weights = trained_weights(config);
+  TrainedWeights weights = trained_weights(step);
   if (weights.empty())
     throw Error(Exit::file, fmt::format("{}: its run holds no weight as codes; --format quantizes to a format of your "
                                         "choice",

@@ -98,6 +98,8 @@ struct CheckpointConvertOptions {
   std::string upcycling;  ///< as read_upcycling() takes it; empty: none
   Target target = Target::tessera;
   std::optional<std::int64_t> shard_bytes;  ///< with target safetensors
+  bool codes = false;                       ///< weights as the codes that training multiplies
+  std::optional<CodesLayout> layout;        ///< with codes
   std::vector<std::string> command_line;  ///< as typed
   Format format = Format::text;
 };

@@ -37,7 +37,9 @@ ModelFacts facts_of(const ConvertOptions& options, const ModelFacts& source) {
   origin.experts = options.experts.value_or(origin.experts);
   for (StateTensor& tensor : facts.tensors)
     if (tensor.slot == "model" && !is_counted(tensor.role))
-      tensor.type = options.type.value_or(options.target == Target::safetensors ? tensor.type : DType::f32);
+      tensor.type = options.codes ? DType::bf16
+                                  : options.type.value_or(options.target == Target::safetensors ? tensor.type
+                                                                                                : DType::f32);
   return facts;
 }
 
@@ -57,7 +59,11 @@ std::vector<std::string> told_of(const ConvertOptions& options, const ModelFacts
 }
 
 std::unique_ptr<ModelWriter> target_of(const ConvertOptions& options, const ModelFacts& facts) {
-  if (options.target == Target::safetensors) return write_hf_folder(options.to, facts, options.shard_bytes);
+  if (options.target == Target::safetensors) {
+    std::optional<CodesOptions> codes;
+    if (options.codes) codes = {find_checkpoint(options.from), *options.codes};
+    return write_hf_folder(options.to, facts, options.shard_bytes, codes);
+  }
   return write_checkpoint(options.to, facts);
 }
 

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "io/convert/hf_codes.hpp"
 #include "io/convert/stored_model.hpp"
 #include "io/convert/upcycle.hpp"
 
@@ -22,6 +23,7 @@ struct ConvertOptions {
   Extent extent = Extent::all;
   std::optional<Upcycling> upcycling;  ///< what a dense model becomes; then its weights alone are read
   Target target = Target::tessera;
+  std::optional<CodesLayout> codes;  ///< with target safetensors: codes instead of the values that training quantizes
   std::int64_t shard_bytes = 5'000'000'000;  ///< largest size of one safetensors file
   Origin program;                            ///< version, git_sha, libraries, command_line and hosts of this conversion
   std::int64_t block_elements = std::int64_t{1} << 22;  ///< elements of a buffer; two are held

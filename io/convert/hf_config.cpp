@@ -334,6 +334,18 @@ ModelConfig read_model(Reader& reader, Family family) {
   throw Error(Exit::internal, "read_model: a family without a reader");
 }
 
+/// What a folder of codes says of them. Which layout a weight has, its tensors say.
+void read_quantization(Reader& reader) {
+  constexpr const char* key = "quantization_config";
+  if (!reader.has(key) || reader[key].empty()) return;
+  const auto& said = reader[key];
+  const std::string method = said.is_object() && said.contains("quant_method") && said["quant_method"].is_string()
+                                 ? said["quant_method"].get<std::string>()
+                                 : "";
+  if (method != "fp8" && method != "compressed-tensors" && method != "modelopt")
+    reader.refuse(key, said.dump() + ", whose quant_method is none of fp8, compressed-tensors and modelopt");
+}
+
 }  // namespace
 
 ForeignModel read_hf_config(const std::filesystem::path& path) {
@@ -347,9 +359,10 @@ ForeignModel read_hf_config(const std::filesystem::path& path) {
   ModelConfig model = read_model(reader, *family);
   const std::int64_t window = *family == Family::gpt2 ? 0 : read_window(reader, *family, model);
   for (const char* key : {"is_decoder", "is_encoder_decoder", "tie_encoder_decoder", "cross_attention_hidden_size",
-                          "pruned_heads", "quantization_config", "use_bfloat16"})
+                          "pruned_heads", "use_bfloat16"})
     if (reader.has(key) && !reader[key].empty() && reader[key] != false)
       reader.refuse(key, reader[key].dump() + ", which this program's models do not have");
+  read_quantization(reader);
   const RunConfig config = run_of(model, std::string(name_of(*family)));
   for (const Finding& finding : check(config)) reader.refuse(finding.keys.front(), finding.text);
   return {*family, config, reader.finish(), window};

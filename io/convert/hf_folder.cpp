@@ -13,6 +13,7 @@
 #include "io/checkpoint/storage.hpp"
 #include "io/convert/hf_companions.hpp"
 #include "io/convert/hf_config.hpp"
+#include "io/convert/hf_decoded.hpp"
 #include "io/convert/json_file.hpp"
 #include "io/convert/safetensors.hpp"
 #include "io/deck/deck.hpp"
@@ -150,7 +151,8 @@ class HfReader final : public ModelReader {
         problems.add(Exit::file, fmt::format("{}: extra: {} {} is no tensor of this {}", folder.string(), name,
                                              source.tensor.shape.text(), name_of(foreign_.family)));
     problems.raise();
-    config.precision.compute = compute_of(facts_.tensors);
+    if (coded_ > 0) tell_of_codes();
+    config.precision.compute = wide_ ? Compute::fp32 : Compute::bf16;
     facts_.origin.deck =
         fmt::format("# Made from {}: its model section describes the weights, the rest is for a run to say.\n",
                     (folder / hf_config_file).string()) +
@@ -172,14 +174,23 @@ class HfReader final : public ModelReader {
  private:
   struct ReadPiece {
     ForeignPiece place;
-    const ShardTensor* source;
+    const ShardTensor* source;         ///< null: of codes
+    std::optional<CodedWeight> codes;  ///< empty: of values
   };
+
+  void tell_of_codes() {
+    const std::string text = fmt::format(
+        "{} of its weights are codes: here are the values that they stand for; what the masters of their training had "
+        "beyond them, and the optimizer's state, is not in the folder",
+        coded_);
+    facts_.told += (facts_.told.empty() ? "" : "; ") + text;
+  }
 
   /// Throws Error{file} if a head that the configuration ties to the embedding has other values than it.
   void require_tied(const ShardTensor& head) {
     constexpr std::int64_t most = std::int64_t{1} << 20;  // elements compared at a time
     const ReadPiece& table = pieces_.front().front();
-    bool differs = head.tensor.shape != table.place.shape || !head.tensor.unreadable.empty();
+    bool differs = table.codes || head.tensor.shape != table.place.shape || !head.tensor.unreadable.empty();
     std::vector<float> one, other;
     for (std::int64_t first = 0; first < table.place.shape.elements() && !differs; first += most) {
       const std::int64_t count = std::min(most, table.place.shape.elements() - first);
@@ -200,7 +211,22 @@ class HfReader final : public ModelReader {
     std::vector<ReadPiece>& pieces = pieces_.emplace_back();
     const auto complain = [&](const std::string& what) { problems.add(Exit::file, folder_.string() + ": " + what); };
     bool narrow = true;
+    const auto find = [&](const std::string& name) -> std::optional<LocatedTensor> {
+      const ShardTensor* const found = shards_.find(name);
+      return found ? std::optional(LocatedTensor{&shards_.file(found->file), found->tensor}) : std::nullopt;
+    };
     for (ForeignPiece& piece : pieces_in(foreign_.family, facts_.model, tensor)) {
+      std::vector<std::string> why;
+      if (auto codes = CodedWeight::find(piece.name, piece.shape, find, why)) {
+        if (piece.orientation == Orientation::transposed)
+          why.push_back(piece.name + ": its family stores it transposed, and codes of such a matrix are not read");
+        for (const std::string& one : why) complain(one);
+        used.insert(codes->names().begin(), codes->names().end());
+        narrow = false;
+        ++coded_;
+        pieces.push_back({std::move(piece), nullptr, std::move(codes)});
+        continue;
+      }
       const ShardTensor* const source = shards_.find(piece.name);
       if (!source) {
         complain("missing: " + piece.name);
@@ -216,7 +242,8 @@ class HfReader final : public ModelReader {
         complain(fmt::format("shape: {} is {}, and its configuration says {}", found.name, found.shape.text(),
                              piece.shape.text()));
       narrow = narrow && found.type == DType::bf16;
-      pieces.push_back({std::move(piece), source});
+      wide_ = wide_ || (found.type != DType::bf16 && !is_counted(tensor.role));
+      pieces.push_back({std::move(piece), source, std::nullopt});
     }
     tensor.type = narrow && !is_counted(tensor.role) ? DType::bf16 : DType::f32;
   }
@@ -231,6 +258,7 @@ class HfReader final : public ModelReader {
   }
 
   void load(const ReadPiece& piece, std::int64_t first, std::int64_t count, void* to, DType type) {
+    if (piece.codes) return piece.codes->read(first, count, static_cast<float*>(to));  // fp32, being not narrow
     if (piece.place.orientation == Orientation::as_is) return fetch(*piece.source, first, count, to, type);
     const std::int64_t width = piece.place.shape[0], height = piece.place.shape[1];
     each_rectangle(first, count, width, [&](auto row, auto rows, auto column, auto columns) {
@@ -249,32 +277,47 @@ class HfReader final : public ModelReader {
   Shards shards_;
   ModelFacts facts_;
   std::vector<std::vector<ReadPiece>> pieces_;  ///< by canonical tensor
+  std::int64_t coded_ = 0;  ///< weights that the folder holds as codes
+  bool wide_ = false;       ///< whether a weight is in fp32
   std::vector<std::uint16_t> narrow_;
   std::vector<std::byte> lines_;
 };
 
 class HfWriter final : public ModelWriter {
  public:
-  HfWriter(const fs::path& path, const ModelFacts& facts, std::int64_t shard_bytes)
+  HfWriter(const fs::path& path, const ModelFacts& facts, std::int64_t shard_bytes,
+           const std::optional<CodesOptions>& codes)
       : family_(family_of(facts.model, facts.origin.parent)),
         model_(facts.model),
         type_(compute_of(facts.tensors) == Compute::bf16 ? DType::bf16 : DType::f32),
         companions_(facts.origin.companions, facts.origin.parent, model_.seq_len),
         folder_(path) {
+    if (codes) codes_.emplace(*codes, family_, model_, facts.tensors, folder_.path() / codes_file);
     std::vector<std::vector<SourceTensor>> shards(1);
     std::int64_t filled = 0;
+    const auto place = [&](SourceTensor tensor) {
+      const std::int64_t bytes = tensor.shape.elements() * size_of(tensor.type);
+      if (filled > 0 && filled + bytes > shard_bytes) {
+        shards.emplace_back();
+        filled = 0;
+      }
+      filled += bytes;
+      total_ += bytes;
+      shards.back().push_back(std::move(tensor));
+    };
     for (const StateTensor& tensor : facts.tensors) {
       types_.push_back(tensor.type);
       std::vector<WrittenPiece>& pieces = pieces_.emplace_back();
       for (ForeignPiece& piece : pieces_in(family_, model_, tensor)) {
-        const std::int64_t bytes = piece.shape.elements() * size_of(tensor.type);
-        if (filled > 0 && filled + bytes > shard_bytes) {
-          shards.emplace_back();
-          filled = 0;
+        if (codes_ && codes_->holds(tensor)) {
+          for (const CodedArray& array : codes_->arrays_of(tensor, piece)) {
+            place(array.tensor);
+            coded_.push_back({array, shards.size() - 1, shards.back().size() - 1});
+          }
+          continue;
         }
-        filled += bytes;
-        total_ += bytes;
-        shards.back().push_back({piece.name, piece.shape, tensor.type, 0, ""});
+        if (piece.shape.rank() == 2) plain_.push_back(piece.name.substr(0, piece.name.rfind(".weight")));
+        place({piece.name, piece.shape, tensor.type, 0, ""});
         pieces.push_back({std::move(piece), shards.size() - 1, shards.back().size() - 1});
       }
     }
@@ -287,8 +330,9 @@ class HfWriter final : public ModelWriter {
     for (std::size_t i = 0; i < shards.size(); ++i) {
       names_.push_back(shards.size() == 1 ? hf_single_file
                                           : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size()));
-      shards_.emplace_back(folder_.path() / names_.back(), std::move(shards[i]));
+      shards_.emplace_back(folder_.path() / names_.back(), std::move(shards[i]), metadata_of(facts));
     }
+    for (const CodedTensor& one : coded_) codes_->copy(one.array, shards_[one.shard], one.index);
     for (std::size_t i = last; i < shards_.back().tensors().size(); ++i) {
       const std::vector<float> zeros(static_cast<std::size_t>(shards_.back().tensors()[i].shape.elements()));
       shards_.back().write(i, 0, zeros.data(), std::ssize(zeros) * std::int64_t{sizeof(float)});
@@ -308,10 +352,18 @@ class HfWriter final : public ModelWriter {
     Json index = {{"metadata", {{"total_size", total_}}}, {"weight_map", Json::object()}};
     for (const std::vector<WrittenPiece>& pieces : pieces_)
       for (const WrittenPiece& piece : pieces) index["weight_map"][piece.place.name] = names_[piece.shard];
+    for (const CodedTensor& one : coded_) index["weight_map"][one.array.tensor.name] = names_[one.shard];
     for (const std::string& zero : zeros_) index["weight_map"][zero] = names_.back();
     replace_text_file(folder_.path() / hf_index_file, index.dump(2) + "\n");
-    replace_text_file(folder_.path() / hf_config_file,
-                      hf_config_text(family_, model_, type_, companions_.token_ids()));
+    Json config = Json::parse(hf_config_text(family_, model_, type_, companions_.token_ids()));
+    if (codes_) {
+      config["quantization_config"] = codes_->config(plain_);
+      if (const std::string text = codes_->modelopt_text(plain_); !text.empty())
+        replace_text_file(folder_.path() / "hf_quant_config.json", text);
+      codes_.reset();
+      fs::remove(folder_.path() / codes_file);
+    }
+    replace_text_file(folder_.path() / hf_config_file, config.dump(2) + "\n");
     companions_.write(folder_.path());
     folder_.commit();
     return std::nullopt;
@@ -322,6 +374,19 @@ class HfWriter final : public ModelWriter {
     ForeignPiece place;
     std::size_t shard, index;
   };
+  struct CodedTensor {
+    CodedArray array;
+    std::size_t shard, index;
+  };
+  static constexpr const char* codes_file = "codes.h5";  ///< while the folder is filled
+
+  /// What each file says of its origin, where weights are codes.
+  std::map<std::string, std::string> metadata_of(const ModelFacts& facts) const {
+    if (!codes_) return {};
+    return {{"content_digest", facts.origin.parent_digest},
+            {"step", std::to_string(facts.counters.step)},
+            {"recipe", codes_->formats_text()}};
+  }
 
   void store(const WrittenPiece& piece, std::int64_t first, std::int64_t count, const void* from, DType type) {
     SafetensorsWriter& file = shards_[piece.shard];
@@ -345,8 +410,11 @@ class HfWriter final : public ModelWriter {
   DType type_;  ///< of the whole, as the configuration says it
   HfCompanions companions_;
   NewFolder folder_;
+  std::optional<HfCodes> codes_;
+  std::vector<CodedTensor> coded_;
+  std::vector<std::string> plain_;  ///< modules whose matrices are no codes
   std::vector<DType> types_;
-  std::vector<std::vector<WrittenPiece>> pieces_;  ///< by canonical tensor
+  std::vector<std::vector<WrittenPiece>> pieces_;  ///< by canonical tensor; none of those that are codes
   std::vector<SafetensorsWriter> shards_;
   std::vector<std::string> names_, zeros_;  ///< of files, and of tensors in the last one
   std::int64_t total_ = 0;
@@ -366,8 +434,9 @@ Compute compute_of(const std::vector<StateTensor>& weights) {
 
 std::unique_ptr<ModelReader> read_hf_folder(const fs::path& path) { return std::make_unique<HfReader>(path); }
 
-std::unique_ptr<ModelWriter> write_hf_folder(const fs::path& path, const ModelFacts& facts, std::int64_t shard_bytes) {
-  return std::make_unique<HfWriter>(path, facts, shard_bytes);
+std::unique_ptr<ModelWriter> write_hf_folder(const fs::path& path, const ModelFacts& facts, std::int64_t shard_bytes,
+                                             const std::optional<CodesOptions>& codes) {
+  return std::make_unique<HfWriter>(path, facts, shard_bytes, codes);
 }
 
 }  // namespace tessera

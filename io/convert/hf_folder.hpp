@@ -2,6 +2,7 @@
 #include <filesystem>
 #include <memory>
 
+#include "io/convert/hf_codes.hpp"
 #include "io/convert/hf_names.hpp"
 #include "io/convert/model_stream.hpp"
 
@@ -23,8 +24,9 @@ Compute compute_of(const std::vector<StateTensor>& weights);
 std::unique_ptr<ModelReader> read_hf_folder(const std::filesystem::path& path);
 
 /// Begins a new Hugging Face folder with the weights among facts.tensors. They go into safetensors files of at most
-/// `shard_bytes` each, or of one tensor if that is larger. It begins with the origin's companions.
+/// `shard_bytes` each, or of one tensor if that is larger. It begins with the origin's companions. With `codes` the
+/// weights that training multiplies as codes are those codes, whatever is written of them.
 std::unique_ptr<ModelWriter> write_hf_folder(const std::filesystem::path& path, const ModelFacts& facts,
-                                             std::int64_t shard_bytes);
+                                             std::int64_t shard_bytes, const std::optional<CodesOptions>& codes = {});
 
 }  // namespace tessera

@@ -133,7 +133,11 @@ class Header {
     else if (type == "F16")
       t.encoding = Encoding::half;
     else
-      t.unreadable = "of type " + type;
+      t.unreadable = "of type " + type;  // codes of E4M3 are no values without their scales
+    if (type == "F8_E4M3") {
+      t.type = DType::u8;
+      t.encoding = Encoding::e4m3;
+    }
     if (dims.size() <= Shape::most_dims)
       t.shape = Shape(dims);
     else
@@ -157,19 +161,22 @@ std::filesystem::path made(const std::filesystem::path& path) {
 
 std::vector<SourceTensor> list_safetensors(const std::filesystem::path& path) { return Header(path).tensors(); }
 
-SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path, std::vector<SourceTensor> tensors)
+SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path, std::vector<SourceTensor> tensors,
+                                     const std::map<std::string, std::string>& metadata)
     : tensors_(std::move(tensors)), path_(made(path)), file_(path_, PosixFile::Mode::write) {
   // Readers such as transformers check this key before they read any tensor.
   nlohmann::ordered_json header = {{"__metadata__", {{"format", "pt"}}}};
+  for (const auto& [key, value] : metadata) header["__metadata__"][key] = value;
   for (SourceTensor& t : tensors_) {
     const auto known =
         std::find_if(std::begin(plain), std::end(plain), [&](const TypeName& k) { return t.type == k.type; });
     if (known == std::end(plain))
       throw Error(Exit::internal, t.name + ": safetensors of this program hold f32, bf16 and u8");
+    const char* const type = t.encoding == Encoding::e4m3 ? "F8_E4M3" : known->name;
     if (header.contains(t.name)) throw Error(Exit::internal, t.name + ": is there twice");
     const std::int64_t bytes = t.shape.elements() * size_of(t.type);
     header[t.name] = {
-        {"dtype", known->name}, {"shape", t.shape.dims()}, {"data_offsets", {missing_, missing_ + bytes}}};
+        {"dtype", type}, {"shape", t.shape.dims()}, {"data_offsets", {missing_, missing_ + bytes}}};
     t.offset = missing_;
     missing_ += bytes;
   }

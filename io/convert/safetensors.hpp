@@ -1,5 +1,6 @@
 #pragma once
 #include <filesystem>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -17,8 +18,10 @@ std::vector<SourceTensor> list_safetensors(const std::filesystem::path& path);
 /// file once finish() has returned.
 class SafetensorsWriter {
  public:
-  /// Takes names, shapes and types (f32, bf16, u8) of `tensors`, assigns their offsets, and writes the header.
-  SafetensorsWriter(const std::filesystem::path& path, std::vector<SourceTensor> tensors);
+  /// Takes names, shapes and types (f32, bf16, u8, codes of E4M3) of `tensors`, assigns their offsets, and writes the
+  /// header with further `metadata`.
+  SafetensorsWriter(const std::filesystem::path& path, std::vector<SourceTensor> tensors,
+                    const std::map<std::string, std::string>& metadata = {});
 
   /// Writes bytes of tensor `index`, from its byte `begin` on.
   void write(std::size_t index, std::int64_t begin, const void* from, std::int64_t bytes);

@@ -9,9 +9,10 @@
 
 namespace tessera {
 
-/// Encoding of a tensor's elements in a file: plain, in their type, or half, fp32 values stored as IEEE fp16 (exactly
+/// Encoding of a tensor's elements in a file: plain, in their type; or half, fp32 values stored as IEEE fp16 (exactly
 /// representable in fp32).
-enum class Encoding { plain, half };
+/// Or e4m3, bytes that are codes of E4M3; other tensors hold their scales.
+enum class Encoding { plain, half, e4m3 };
 
 /// A tensor in a file: one contiguous piece, row-major and little-endian.
 struct SourceTensor {
