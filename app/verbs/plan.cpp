@@ -57,6 +57,9 @@ int run_plan(const PlanOptions& options) {
   for (const Finding& finding : refusals(deck.config, static_cast<int>(options.ranks)))
     problems.add(Exit::deck, deck.provenance.located(finding));
   problems.raise();
+  for (const Finding& finding : unnamed_tensors(deck.config, static_cast<int>(options.ranks)))
+    problems.add(Exit::deck, deck.provenance.located(finding));
+  problems.raise();
   const std::vector<RunPlan> segments = plans_of_segments(deck.config, static_cast<int>(options.ranks));
   const RunPlan& plan = *std::ranges::max_element(segments, {}, [](const RunPlan& one) { return total(one.memory); });
   const std::optional<GranularityPeaks> peaks = granularity_peaks(plan.config, static_cast<int>(options.ranks));

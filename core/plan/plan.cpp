@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "core/config/recipe_schedule.hpp"
 #include "core/config/treatments.hpp"
 #include "core/data/sampler.hpp"
 #include "core/optim/muon.hpp"
@@ -212,16 +213,6 @@ StepSizes sizes_of(const RunConfig& config, std::int64_t rounds) {
   return sizes;
 }
 
-/// Patterns of debug.tensors that name nothing.
-Problems problems_with_tensors(const RunConfig& config, const ParamRegistry& registry) {
-  Problems problems;
-  for (const std::string& pattern : patterns_of_nothing(config.debug.tensors, registry))
-    problems.add(Exit::deck, fmt::format("debug.tensors.names: {:?} is the name of no tensor of this model: use "
-                                         "MATRIX/WHAT, as layers.0.mlp.down.weight/gradient (docs/tensors.md)",
-                                         pattern));
-  return problems;
-}
-
 /// The plan without the findings of a dry run.
 RunPlan laid_out(const RunConfig& config, int ranks, int rank) {
   require(config.precision.schedule.empty(), "resolve", "plans one segment of a schedule");
@@ -234,7 +225,6 @@ RunPlan laid_out(const RunConfig& config, int ranks, int rank) {
   ParamRegistry registry(treatment_rules(config));
   Gpt model(registry, GptShape::from(config, here.experts));
   if (config.optimizer.matrices == MatrixRule::muon) problems_with_muon(registry).raise();
-  problems_with_tensors(config, registry).raise();
   ParamLayout layout = ParamLayout::build(registry, layout_rules(config, here));
   const BatchPlan batch(config.batch.global, config.batch.micro, ranks);
   SyncRules sync{config.proof.gather_overlap ? Overlap::on : Overlap::off,
@@ -295,6 +285,19 @@ void decode_dry(RunPlan& plan) {
 }
 
 }  // namespace
+
+std::vector<Finding> unnamed_tensors(const RunConfig& config, int ranks) {
+  std::vector<std::string> none = config.debug.tensors.names;
+  for (std::size_t i = 0; i < segments(config) && !none.empty(); ++i)
+    none = patterns_of_nothing(none, laid_out(config_of(config, i), ranks, 0).registry);
+  std::vector<Finding> findings;
+  for (const std::string& pattern : none)
+    findings.push_back({{"debug.tensors.names"},
+                        fmt::format("{:?} is the name of no tensor of this model: use MATRIX/WHAT, as "
+                                    "layers.0.mlp.down.weight/gradient (docs/tensors.md)",
+                                    pattern)});
+  return findings;
+}
 
 RunPlan resolve(const RunConfig& config, int ranks, int rank) {
   RunPlan plan = laid_out(config, ranks, rank);

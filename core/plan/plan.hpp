@@ -37,6 +37,9 @@ struct RunPlan : StepPlan {
 /// All reasons to refuse a run of `config` (derived) on `ranks` ranks, each with its keys. Pure.
 std::vector<Finding> refusals(const RunConfig& config, int ranks);
 
+/// Patterns of debug.tensors that name no tensor under any recipe of the run, which refusals() does not refuse. Local.
+std::vector<Finding> unnamed_tensors(const RunConfig& config, int ranks);
+
 /// Plans a run for one rank: builds model and layout and runs one step dry. That shows memory, order of weights,
 /// contributions to gradients and collectives. Of a config without precision.schedule, such as config_of() a segment.
 /// Allocates no device memory. Throws Error{deck} with all refusals if there are any. Pure: any process can plan any

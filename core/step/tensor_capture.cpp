@@ -59,12 +59,11 @@ std::vector<std::string> names_of(const ParamSpec& spec) {
 
 }  // namespace
 
-std::vector<std::string> patterns_of_nothing(const TensorsConfig& wanted, const ParamRegistry& registry) {
-  std::vector<std::string> none = wanted.names;
+std::vector<std::string> patterns_of_nothing(std::vector<std::string> patterns, const ParamRegistry& registry) {
   for (const Dataset& dataset : registry.datasets())
     for (const std::string& name : names_of(registry[dataset.params.front()]))
-      std::erase_if(none, [&](const std::string& pattern) { return matches(pattern, name); });
-  return none;
+      std::erase_if(patterns, [&](const std::string& pattern) { return matches(pattern, name); });
+  return patterns;
 }
 
 bool TensorCapture::wants(const std::string& name) const {

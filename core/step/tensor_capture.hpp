@@ -75,6 +75,6 @@ class TensorCapture final : public FactorObserver, public StepObserver {
 };
 
 /// Patterns that are the name of no tensor of a model. Pure.
-std::vector<std::string> patterns_of_nothing(const TensorsConfig& wanted, const ParamRegistry& registry);
+std::vector<std::string> patterns_of_nothing(std::vector<std::string> patterns, const ParamRegistry& registry);
 
 }  // namespace tessera

@@ -144,7 +144,7 @@ std::vector<CodedArray> HfCodes::arrays_of(const StateTensor& tensor, const Fore
   const std::int64_t down = (rows + unit - 1) / unit, bytes = across * size_of(traits.scale_type);
   arrays.push_back({{weight + (blocks && deepseek() ? "_scale_inv" : "_scale"), {down, across}, traits.scale_type, 0,
                      "", two_levels ? Encoding::e4m3 : Encoding::plain},
-                    group.scales + row / unit * group.scale_row,  // mutation: scales_of_a_neighbour
+                    group.scales + row / unit * group.scale_row,  // mutation: exported_scales_of_a_neighbour
                     group.scale_row, bytes, down, 0});
   if (two_levels && modelopt) number("_scale_2", {}, formats::Nvfp4::tensor_step(group.amax));
   if (two_levels && !modelopt) number("_global_scale", {1}, formats::Nvfp4::tensor_scale(group.amax).encode);

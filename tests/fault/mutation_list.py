@@ -460,7 +460,7 @@ void ParamSync::unshard_all(Stream& stream) {
              "unit.measure_test Measure/*.GivesTheReferencesFields"),
     mutation("micro_batches_in_one_place", "tensors of all micro-batches are written over each other",
              Swapped("index * values.elements()", "0 * index"), "regression.tensors.products"),
-    mutation("scales_of_a_neighbour", "a weight that is a part of a matrix is written with the scales of its neighbour",
+    mutation("exported_scales_of_a_neighbour", "a weight that is a part of a matrix is written with the scales of its neighbour",
              Swapped("row / unit * group.scale_row", "0 * unit"), "regression.codes_out.mxfp8"),
     mutation("codes_of_the_first_recipe", "codes are those of the recipe that a schedule begins with",
              Swapped("config_at(config, step.manifest().counters.step)", "config_at(config, 0)"),

@@ -134,6 +134,12 @@ class Tensors(runs.Runs):
         self.assertIn("layers.0.attention.out.weight/activation_columnwise/amax", names)
         self.assertFalse([name for name in names if name.endswith("/weight_gradient")])
 
+    def test_a_schedule_names_tensors_of_any_recipe(self):
+        self.case("changes", "gated", "bf16", 2, "debug.tensors.step=[2,3]", "precision.schedule=[{from_step: 3, recipe: mxfp8}]",
+                  'debug.tensors.names=["*/activation_rowwise/codes"]')
+        self.assertFalse(self.bytes_of("changes", 2))
+        self.assertEqual(len(self.bytes_of("changes", 3)), 8)
+
     def test_refusals(self):
         for settings, said in ((('debug.tensors.names=["*/gradients"]',), '"*/gradients" is the name of no tensor'),
                                (("debug.tensors.names=[]",), "needs debug.tensors.names"),

@@ -344,6 +344,8 @@ Prepared examine(const std::string& deck, const std::vector<Override>& overrides
   check_debug_files(config, problems);
   if (refused.empty())
     attempt(problems, [&] {
+      for (const Finding& finding : unnamed_tensors(config, ranks))
+        problems.add(Exit::deck, run.deck.provenance.located(finding));
       for (std::size_t i = segments(config); i-- > 0;)
         problems.add(problems_with_memory(run.plan.emplace(resolve_largest(config_of(config, i), ranks))));
       if (!of_directory.empty()) return;
@@ -516,6 +518,11 @@ Prepared prepare(const std::string& deck, const std::vector<Override>& overrides
   read_corpus(run, task, problems);
   if (task == Task::evaluation) require_evaluation(run, problems);
   require_answers(run, problems);
+  control.agree(problems);
+  attempt(problems, [&] {
+    for (const Finding& finding : unnamed_tensors(run.deck.config, mpi.size()))
+      problems.add(Exit::deck, run.deck.provenance.located(finding));
+  });
   control.agree(problems);
   resolve_plan(run, mpi, control);
   return run;
