@@ -6,26 +6,37 @@
 #include <csignal>
 #include <cstdio>
 #include <cstring>
+#include <string_view>
 #include <utility>
 
 #include <fmt/format.h>
 
-#include "io/files/posix_file.hpp"
-
 namespace tessera {
 namespace {
+
+/// Writes all bytes, or as many as can be. Returns 0 or an errno. Not write_all(), in which injected faults strike and
+/// print: this may be such a print.
+int write_plainly(int descriptor, std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t n = ::write(descriptor, bytes.data(), bytes.size());
+    if (n == 0) return ENOSPC;
+    if (n > 0) bytes.remove_prefix(static_cast<std::size_t>(n));
+    else if (errno != EINTR) return errno;
+  }
+  return 0;
+}
 
 void tell(int error) {
   static bool told = false;
   if (std::exchange(told, true)) return;
   // Where standard error is the same full file, nobody can be told.
-  write_all(STDERR_FILENO,
-            fmt::format("standard output: {}: lines are lost (training goes on)\n", std::strerror(error)));
+  write_plainly(STDERR_FILENO,
+                fmt::format("standard output: {}: lines are lost (training goes on)\n", std::strerror(error)));
 }
 
 /// Writes to a descriptor, as a stream of fopencookie() does. All bytes count as written.
 template <int descriptor> ssize_t write_or_drop(void*, const char* bytes, std::size_t count) {
-  const int error = write_all(descriptor, {bytes, count});
+  const int error = write_plainly(descriptor, {bytes, count});
   if (error != 0 && error != EPIPE && descriptor == STDOUT_FILENO) tell(error);
   return static_cast<ssize_t>(count);
 }
