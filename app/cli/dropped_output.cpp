@@ -6,25 +6,14 @@
 #include <csignal>
 #include <cstdio>
 #include <cstring>
-#include <string_view>
 #include <utility>
 
 #include <fmt/format.h>
 
+#include "io/files/posix_file.hpp"
+
 namespace tessera {
 namespace {
-
-/// Writes all bytes, or as many as can be. Returns 0 or an errno. Not write_all(), in which injected faults strike and
-/// print: this may be such a print.
-int write_plainly(int descriptor, std::string_view bytes) {
-  while (!bytes.empty()) {
-    const ssize_t n = ::write(descriptor, bytes.data(), bytes.size());
-    if (n == 0) return ENOSPC;
-    if (n > 0) bytes.remove_prefix(static_cast<std::size_t>(n));
-    else if (errno != EINTR) return errno;
-  }
-  return 0;
-}
 
 void tell(int error) {
   static bool told = false;

@@ -47,6 +47,16 @@ int write_all(int file, std::string_view bytes, std::optional<std::int64_t> offs
   return 0;
 }
 
+int write_plainly(int file, std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t n = ::write(file, bytes.data(), bytes.size());
+    if (n == 0) return ENOSPC;
+    if (n > 0) bytes.remove_prefix(static_cast<std::size_t>(n));
+    else if (errno != EINTR) return errno;
+  }
+  return 0;
+}
+
 PosixFile::PosixFile(const std::filesystem::path& path, Mode mode) : PosixFile(path, -1) {
   const bool reads = mode == Mode::read || mode == Mode::read_payload;
   const int cause = patiently([&] {

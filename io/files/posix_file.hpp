@@ -19,6 +19,8 @@ constexpr std::int64_t worth_pages = std::int64_t{64} << 10;  ///< smaller trans
 /// Writes all of `bytes` at `offset`, or at the position of the descriptor `file`; continues after interrupted and
 /// partial writes. Returns 0, or the errno of a failure. The only loop of writes.
 int write_all(int file, std::string_view bytes, std::optional<std::int64_t> offset = std::nullopt);
+/// The same in which no injected fault strikes: for messages, those of injected faults among them.
+int write_plainly(int file, std::string_view bytes);
 
 /// An open file, read and written at offsets, also by several threads at once. Continues interrupted and partial
 /// transfers. Throws, with path and cause, what unreadable() says if reading fails, Error{file} if the file is too
