@@ -17,9 +17,10 @@ constexpr std::int64_t page_bytes = 4096;
 constexpr std::int64_t worth_pages = std::int64_t{64} << 10;  ///< smaller transfers go through the page cache
 
 /// Writes all of `bytes` at `offset`, or at the position of the descriptor `file`; continues after interrupted and
-/// partial writes. Returns 0, or the errno of a failure. The only loop of writes.
+/// partial writes. Returns 0, or the errno of a failure.
 int write_all(int file, std::string_view bytes, std::optional<std::int64_t> offset = std::nullopt);
-/// The same in which no injected fault strikes: for messages, those of injected faults among them.
+/// The same in which no injected fault strikes: for messages, those of injected faults among them. These are the only
+/// loops of writes.
 int write_plainly(int file, std::string_view bytes);
 
 /// An open file, read and written at offsets, also by several threads at once. Continues interrupted and partial
