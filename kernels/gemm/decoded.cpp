@@ -111,7 +111,7 @@ Tensor alphas_of(Stream& stream, const Product& product, const Addresses& at, Ro
   return alpha;
 }
 
-Decoded::Decoded(Stream& stream, const Product& product, const Addresses& at) : product_(product), places_(at) {
+Decoded::Decoded(Stream& stream, const Product& product, const Addresses& at) : Converted(product, at) {
   product_.a = product_.b = std::nullopt;
   if (product.a) places_.a = values_of(stream, at.a, "decoded factor");
   if (product.b) {

@@ -1,5 +1,6 @@
 #pragma once
 #include "kernels/base/stream.hpp"
+#include "kernels/gemm/converted.hpp"
 #include "kernels/gemm/product.hpp"
 #include "kernels/gemm/route.hpp"
 
@@ -11,21 +12,10 @@ namespace tessera::gemm {
 Tensor alphas_of(Stream& stream, const Product& product, const Addresses& at, Route route);
 
 /// A product with factors of codes turned into one of bf16 values, for codes that no hardware unit multiplies. Each
-/// such factor is decoded exactly to bf16 [rows, columns] in the stream's workspace, if it is not yet; tensor scales
-/// become the product's alpha. Valid until the next product on the stream.
-class Decoded {
+/// such factor is decoded exactly to bf16 [rows, columns], if it is not yet; tensor scales become the product's alpha.
+class Decoded : public Converted {
  public:
   Decoded(Stream& stream, const Product& product, const Addresses& at);
-  Decoded(const Decoded&) = delete;
-  Decoded& operator=(const Decoded&) = delete;
-
-  const Product& product() const { return product_; }
-  const Addresses& places() const { return places_; }
-
- private:
-  Product product_;
-  Addresses places_;
-  Operand b_;
 };
 
 }  // namespace tessera::gemm

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "kernels/base/stream.hpp"
+#include "kernels/gemm/converted.hpp"
 #include "kernels/gemm/product.hpp"
 
 /// Products of codes by units that take codes. Which of them exist is a matter of the machine and its library. That
@@ -56,21 +57,10 @@ Standing standing_of(const Kind& kind);
 std::optional<Kind> multiplied_as(const Kind& kind);
 
 /// A dense product of codes as native_library() takes it. One-byte scales of blocks are in the order of
-/// formats::swizzled(), in the stream's workspace; FP8 blocks may have become MXFP8. Valid until the next product on
-/// the stream.
-class Tiled {
+/// formats::swizzled(); FP8 blocks may have become MXFP8.
+class Tiled : public Converted {
  public:
   Tiled(Stream& stream, const Product& product, const Addresses& at);
-  Tiled(const Tiled&) = delete;
-  Tiled& operator=(const Tiled&) = delete;
-
-  const Product& product() const { return product_; }
-  const Addresses& places() const { return places_; }
-
- private:
-  Product product_;
-  Addresses places_;
-  Operand b_;
 };
 
 }  // namespace tessera::gemm

@@ -59,7 +59,7 @@ Operand tiled(Stream& stream, const Operand& factor, FormatId read_as, std::int6
 
 }  // namespace
 
-Tiled::Tiled(Stream& stream, const Product& product, const Addresses& at) : product_(product), places_(at) {
+Tiled::Tiled(Stream& stream, const Product& product, const Addresses& at) : Converted(product, at) {
   const Kind kind = kind_of(product), read = multiplied_as(kind).value();
   if (!visit_format(read.a, []<class F>() { return formats::swizzles<F>(); })) return;
   places_.a = tiled(stream, at.a, read.a, product.m, product.k, "tiled scales");
