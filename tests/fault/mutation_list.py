@@ -162,7 +162,7 @@ void ParamSync::unshard_all(Stream& stream) {
              Swapped("within / density.elements", "(within / density.elements + (within > 0))"),
              PARTS, STORED.format(3)),
     mutation("bytes_padded_by_themselves", "bytes are dealt evenly, elements by their cuts: the owner is not the shipper",
-             Instead("""    const std::int64_t even = bucket.size.value / std::ssize(bucket.counts);
+             Instead("""    const std::int64_t even = (cut.begins.back() + cut.counts.back()) / std::ssize(cut.counts);
     parts.begins.push_back(formats::data_bytes(format, even * static_cast<std::int64_t>(r)));
     parts.counts.push_back(formats::data_bytes(format, even));
 """, lines=2),
