@@ -15,7 +15,6 @@
 #include "io/report/quantization_section.hpp"
 #include "io/report/report_page.hpp"
 #include "io/report/svg_plot.hpp"
-#include "io/report/text_table.hpp"
 
 namespace tessera {
 namespace {
@@ -178,6 +177,20 @@ std::string page_of_runs(const std::vector<ComparedRun>& runs) {
   return names_begin + escaped(names_of(runs)) + names_end;
 }
 
+std::string coloured_rows(const Table& table) {
+  std::string page;
+  for (std::size_t r = 0; r < table.size(); ++r) {
+    page += "<tr>";
+    for (std::size_t c = 0; c < table[r].size(); ++c) {
+      const char* const cell = r == 0 || c == 0 ? "th" : "td";
+      const std::string swatch = r > 0 && c == 0 ? fmt::format("<span class=\"c{}\">&#9644;</span> ", r - 1) : "";
+      page += fmt::format("<{0}>{1}{2}</{0}>", cell, swatch, escaped(table[r][c]));
+    }
+    page += "</tr>\n";
+  }
+  return page;
+}
+
 std::string runs_on(const std::string& page) {
   const auto begin = page.find(names_begin);
   if (begin == std::string::npos) return "";
@@ -247,16 +260,7 @@ std::string comparison_page(const std::vector<ComparedRun>& runs) {
         360 * i / runs.size(), 1.5 + 3.0 * static_cast<double>(runs.size() - 1 - i) / static_cast<double>(runs.size()));
   std::string page = html_head(counted(std::ssize(runs), "run"), colours);
   page += page_of_runs(runs) + "<table>\n";
-  const Table table = table_of(runs);
-  for (std::size_t r = 0; r < table.size(); ++r) {
-    page += "<tr>";
-    for (std::size_t c = 0; c < table[r].size(); ++c) {
-      const char* const cell = r == 0 || c == 0 ? "th" : "td";
-      const std::string swatch = r > 0 && c == 0 ? fmt::format("<span class=\"c{}\">&#9644;</span> ", r - 1) : "";
-      page += fmt::format("<{0}>{1}{2}</{0}>", cell, swatch, escaped(table[r][c]));
-    }
-    page += "</tr>\n";
-  }
+  page += coloured_rows(table_of(runs));
   page += "</table></div>\n";
   if (const std::string text = quantization_text(runs); !text.empty())
     page += fmt::format("<pre>{}</pre>\n", escaped(text));

@@ -6,6 +6,7 @@
 
 #include "io/metrics/metrics_log.hpp"
 #include "io/metrics/quantization_log.hpp"
+#include "io/report/text_table.hpp"
 
 namespace tessera {
 
@@ -51,6 +52,8 @@ std::string comparison_text(const std::vector<ComparedRun>& runs);
 std::string comparison_page(const std::vector<ComparedRun>& runs);
 /// The element that a page of these runs begins with, for runs_on().
 std::string page_of_runs(const std::vector<ComparedRun>& runs);
+/// The rows of a table as HTML: names first, each run's or group's beside its colour.
+std::string coloured_rows(const Table& table);
 /// The names of the runs that a page shows, in alphabetical order, as HTML; empty if it is no such page, or an older
 /// one.
 std::string runs_on(const std::string& page);

@@ -154,16 +154,7 @@ std::string grouped_page(const GroupedRuns& runs, const std::vector<ComparedRun>
         i, 360 * i / runs.groups.size());
   std::string page =
       html_head(counted(std::ssize(all), "run") + " by " + runs.by, rules) + page_of_runs(all) + "<table>\n";
-  const auto table = table_of(runs);
-  for (std::size_t r = 0; r < table.size(); ++r) {
-    page += "<tr>";
-    for (std::size_t c = 0; c < table[r].size(); ++c) {
-      const char* const cell = r == 0 || c == 0 ? "th" : "td";
-      const std::string swatch = r > 0 && c == 0 ? fmt::format("<span class=\"c{}\">&#9644;</span> ", r - 1) : "";
-      page += fmt::format("<{0}>{1}{2}</{0}>", cell, swatch, escaped(table[r][c]));
-    }
-    page += "</tr>\n";
-  }
+  page += coloured_rows(table_of(runs));
   page += fmt::format(
       "</table></div>\n<p class=\"key\">means over {0} with their standard errors, as bands in plots; "
       "differences are of pairs of equal {0}, to the first group</p>\n<div class=\"plots\">\n",
