@@ -76,7 +76,7 @@ void* receive_buffer(const Tensor& t) {
 }
 
 /// One operation under way. Vectors keep their memory, so that a steady state does not allocate.
-struct Slot {
+struct OperationSlot {
   Waiting waiting;
   Transfer transfer;
   std::int64_t begun = 0;  ///< begin, in nanoseconds of the host's clock
@@ -105,7 +105,7 @@ class MpiBackEnd {
     require(most_ >= 1 && most_ <= INT_MAX, "MpiOptions", "most lies between 1 and INT_MAX");
     if (options.compare == Compare::before_each) control_ = mpi_control(watch, timeout);
     MPI_Op_create(greater, 1, &max_);
-    for (Slot& slot : slots_.all()) slot.requests.reserve(requests_at_first);
+    for (OperationSlot& slot : slots_.all()) slot.requests.reserve(requests_at_first);
     watch_.wait_at_most(timeout);
     watch_.quote(&log_);
     stream_.set_progress([](void* self) { static_cast<MpiBackEnd*>(self)->progress(); }, this);
@@ -127,7 +127,7 @@ class MpiBackEnd {
   /// Takes a slot for an operation of `group`; `start` makes its requests. Returns the slot's number.
   template <class Start> int begin(const Operation& operation, const RankGroup& group, const Start& start) {
     const int number = slots_.take("MPI back end");
-    Slot& slot = slots_[number];
+    OperationSlot& slot = slots_[number];
     slot.waiting = {name_of(operation.collective), log_.noted(), operation.label};
     log_.note(operation, group.name, group.alike);
     // What is passed on is sent first: the next rank comes to the comparison when it has arrived.
@@ -142,7 +142,7 @@ class MpiBackEnd {
   }
 
   void complete(int number) {
-    Slot& slot = slots_[number];
+    OperationSlot& slot = slots_[number];
     watch_.wait(slot.requests, slot.waiting);
     if (!slot.requests.empty()) arrived(slot);
     slots_.free(number);
@@ -152,7 +152,7 @@ class MpiBackEnd {
   static constexpr std::size_t requests_at_first = 64;
 
   /// To be called when all requests of the slot are done.
-  void arrived(Slot& slot) {
+  void arrived(OperationSlot& slot) {
     slot.requests.clear();
     if (Timeline* const timeline = Timeline::of(stream_))
       timeline->carried(stream_, slot.transfer, static_cast<int>(&slot - slots_.all().data()) + 1, slot.begun);
@@ -164,7 +164,7 @@ class MpiBackEnd {
     using namespace std::chrono_literals;
     const Clock::time_point now = Clock::now();
     if (now < next_progress_) return;
-    for (Slot& slot : slots_.all()) {
+    for (OperationSlot& slot : slots_.all()) {
       if (slot.requests.empty()) continue;
       int all = 0;
       watch_.check(MPI_Testall(static_cast<int>(slot.requests.size()), slot.requests.data(), &all, MPI_STATUSES_IGNORE),
@@ -184,7 +184,7 @@ class MpiBackEnd {
   std::int64_t most_;
   CollectiveLog log_;
   std::unique_ptr<Control> control_;
-  UnderWay<Slot> slots_;
+  UnderWay<OperationSlot> slots_;
   Clock::time_point next_progress_{}, next_look_{};
   int moving_ = 0;  ///< slots whose requests are not all done
   Clock::time_point moves_since_{};
@@ -212,7 +212,7 @@ class MpiCommunicator final : public Communicator {
 
   Pending submit(Stream&, const Operation& operation) override {
     operation.check(rank(), size());
-    return Pending(this, back_end_->begin(operation, group_, [&](Slot& s) { start(s, operation); }));
+    return Pending(this, back_end_->begin(operation, group_, [&](OperationSlot& s) { start(s, operation); }));
   }
 
  protected:
@@ -220,7 +220,7 @@ class MpiCommunicator final : public Communicator {
   void abandon(int slot) noexcept override { back_end_->complete(slot); }
 
  private:
-  void start(Slot& slot, const Operation& operation) {
+  void start(OperationSlot& slot, const Operation& operation) {
     // Resized once for all exchanges, since MPI holds pointers into `ints` while later exchanges take their parts.
     slot.ints_taken = 0;
     slot.ints.resize(std::max(slot.ints.size(), operation.exchanges.size() * 4 * static_cast<std::size_t>(size())));
@@ -236,7 +236,7 @@ class MpiCommunicator final : public Communicator {
     }
   }
 
-  void all_gather(Slot& slot, const Exchange& x) {
+  void all_gather(OperationSlot& slot, const Exchange& x) {
     const std::int64_t block = block_of(x.counts, x.displacements, x.receive.elements(), most_);
     const Block type(x.receive.type, block);
     const int* counts = slot.blocks(x.counts, block);
@@ -252,7 +252,7 @@ class MpiCommunicator final : public Communicator {
                  slot.waiting);
   }
 
-  void all_to_all(Slot& slot, const Exchange& x) {
+  void all_to_all(OperationSlot& slot, const Exchange& x) {
     const std::int64_t mine = x.counts[static_cast<std::size_t>(rank())];
     // The largest receive buffer of all ranks, so that every rank computes the same extent.
     const std::int64_t extent =
@@ -276,7 +276,7 @@ class MpiCommunicator final : public Communicator {
   }
 
   /// Send and receive sides may count in different blocks: the type signatures of a pair hold the same elements.
-  void exchange_rows(Slot& slot, const Exchange& x) {
+  void exchange_rows(OperationSlot& slot, const Exchange& x) {
     const std::int64_t sent = block_of(x.counts, x.displacements, x.send.elements(), most_);
     const std::int64_t arriving = block_of(x.arrivals, x.arrivals, x.receive.elements(), most_);
     const Block from(x.send.type, sent), to(x.receive.type, arriving);
@@ -290,7 +290,7 @@ class MpiCommunicator final : public Communicator {
                  slot.waiting);
   }
 
-  void pass_on(Slot& slot, const Exchange& x) {
+  void pass_on(OperationSlot& slot, const Exchange& x) {
     constexpr int tag = 0;  // messages of a pair arrive in the order in which they are sent
     for_each_piece(x.receive ? x.receive.elements() : 0, most_, [&](std::int64_t begin, int count) {
       watch_.check(MPI_Irecv(x.receive.flat(begin, count).data, count, moved(x.receive.type), rank() - 1, tag, comm_,
@@ -304,7 +304,7 @@ class MpiCommunicator final : public Communicator {
     });
   }
 
-  void all_reduce(Slot& slot, const Tensor& t, MPI_Op op) {
+  void all_reduce(OperationSlot& slot, const Tensor& t, MPI_Op op) {
     for_each_piece(t.elements(), most_, [&](std::int64_t begin, int count) {
       watch_.check(
           MPI_Iallreduce(MPI_IN_PLACE, t.flat(begin, count).data, count, reduced(t.type), op, comm_, slot.request()),

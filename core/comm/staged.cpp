@@ -36,7 +36,7 @@ class Staged final : public Communicator {
   Pending submit(Stream& stream, const Operation& operation) override {
     operation.check(rank(), size());
     const int number = slots_.take("staged");
-    Slot& slot = slots_[number];
+    OperationSlot& slot = slots_[number];
     if (!slot.sent.reached()) device_.wait(slot.sent);
     slot.host.clear();
     mirror(slot, operation);
@@ -60,7 +60,7 @@ class Staged final : public Communicator {
   }
 
  private:
-  struct Slot {
+  struct OperationSlot {
     Pending inner;
     std::span<std::byte> memory;     ///< page-locked; grows only, so that a steady state does not allocate
     Collective collective = Collective::all_gather;
@@ -70,7 +70,7 @@ class Staged final : public Communicator {
   };
 
   /// Gives every buffer of the operation a counterpart in the slot's host memory.
-  void mirror(Slot& slot, const Operation& operation) {
+  void mirror(OperationSlot& slot, const Operation& operation) {
     const auto room = [](const Tensor& t) { return t.data ? round_up(t.bytes(), Arena::alignment) : 0; };
     std::int64_t bytes = 0;
     for (const Exchange& x : operation.exchanges) bytes += room(x.send) + room(x.receive);
@@ -88,7 +88,7 @@ class Staged final : public Communicator {
   }
 
   Event return_all(int number) {
-    Slot& slot = slots_[number];
+    OperationSlot& slot = slots_[number];
     for (std::size_t i = 0; i < slot.host.size(); ++i) {
       const Exchange& x = slot.host[i];
       const auto send_part = [&](std::size_t r) {
@@ -115,7 +115,7 @@ class Staged final : public Communicator {
   Device& device_;
   Stream& stream_;
   std::unique_ptr<Communicator> inner_;
-  UnderWay<Slot> slots_;
+  UnderWay<OperationSlot> slots_;
 };
 
 }  // namespace

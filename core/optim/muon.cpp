@@ -68,22 +68,22 @@ Muon::Muon(Device& device, const ParamRegistry& registry, const ParamLayout& lay
     const Bucket& bucket = layout.buckets()[b];
     require(bucket.key.owner == OwnerKind::whole_matrix, "Muon", "steps buckets whose matrices are owned whole");
     momentum_.push_back({b, device.allocate(Category::optimizer, type, {bucket.slice(ranks)})});
-    add_parts(registry, layout.shard_ranges(b, ranks));
+    add_matrices(registry, layout.shard_ranges(b, ranks));
   }
-  const auto parts = std::ssize(parts_);
-  table_memory_ = device.allocate(Category::optimizer, DType::u8, {MuonTable::bytes_of(parts)});
-  matrices_memory_ = device.allocate(Category::optimizer, DType::u8, {NewtonSchulzTable::bytes_of(parts)});
+  const auto matrices = std::ssize(owned_);
+  table_memory_ = device.allocate(Category::optimizer, DType::u8, {MuonTable::bytes_of(matrices)});
+  matrices_memory_ = device.allocate(Category::optimizer, DType::u8, {NewtonSchulzTable::bytes_of(matrices)});
 }
 
-void Muon::add_parts(const ParamRegistry& registry, const std::vector<ShardRange>& pieces) {
-  for (const ShardRange& piece : pieces) {
-    const ParamSpec& spec = registry[piece.param];
-    const bool whole = spec.member.rank() == 2 && piece.count.value == spec.member_elements();
-    require(whole, "Muon", "a piece is a whole matrix");
+void Muon::add_matrices(const ParamRegistry& registry, const std::vector<ShardRange>& ranges) {
+  for (const ShardRange& range : ranges) {
+    const ParamSpec& spec = registry[range.param];
+    const bool whole = spec.member.rank() == 2 && range.count.value == spec.member_elements();
+    require(whole, "Muon", "a range of a shard is a whole matrix");
     const Shape rows = spec.part_rows();
-    std::int64_t begin = piece.shard.value;
+    std::int64_t begin = range.shard.value;
     for (int i = 0; i < rows.rank(); ++i) {
-      parts_.push_back({momentum_.size() - 1, begin, {rows[i], spec.member[1]}});
+      owned_.push_back({momentum_.size() - 1, begin, {rows[i], spec.member[1]}});
       begin += rows[i] * spec.member[1];
     }
   }
@@ -101,12 +101,12 @@ void Muon::place_tables(Stream& stream, const Clipped& gradients, const Masters&
   require(addresses_.empty(), "Muon", "a slice of masters or gradients has moved since the first step");
   std::vector<MuonPart> parts;
   std::vector<Tensor> matrices;
-  for (const Part& part : parts_) {
-    const auto of = [&](const Tensor& slice) { return slice.flat(part.begin, part.shape.elements()); };
-    const BucketSlice& slice = momentum_[part.slice];
+  for (const OwnedMatrix& matrix : owned_) {
+    const auto of = [&](const Tensor& slice) { return slice.flat(matrix.begin, matrix.shape.elements()); };
+    const BucketSlice& slice = momentum_[matrix.slice];
     parts.push_back({of(masters.shard(slice.bucket)), of(slice.values), of(gradients.shard(slice.bucket)),
-                     scale_of(scale_, part.shape[0], part.shape[1])});
-    matrices.push_back(parts.back().gradient.view(part.shape));
+                     scale_of(scale_, matrix.shape[0], matrix.shape[1])});
+    matrices.push_back(parts.back().gradient.view(matrix.shape));
   }
   table_ = MuonTable(parts);
   matrices_ = NewtonSchulzTable(matrices);

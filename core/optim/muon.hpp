@@ -37,12 +37,12 @@ class Muon final : public Rule {
 
  private:
   /// A matrix that is orthogonalised by itself.
-  struct Part {
+  struct OwnedMatrix {
     std::size_t slice;  ///< of momentum_
     std::int64_t begin;
     Shape shape;  ///< [out, in]
   };
-  void add_parts(const ParamRegistry& registry, const std::vector<ShardRange>& pieces);
+  void add_matrices(const ParamRegistry& registry, const std::vector<ShardRange>& ranges);
   void place_tables(Stream& stream, const Clipped& gradients, const Masters& masters);
 
   Device& device_;
@@ -51,7 +51,7 @@ class Muon final : public Rule {
   MuonScale scale_;
   double weight_decay_;
   std::vector<BucketSlice> momentum_;
-  std::vector<Part> parts_;
+  std::vector<OwnedMatrix> owned_;
   MuonTable table_;
   NewtonSchulzTable matrices_;
   Tensor table_memory_, matrices_memory_;

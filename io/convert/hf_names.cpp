@@ -86,14 +86,14 @@ bool has_sigmoids(Family family) { return family == Family::glm4_moe || family =
 
 constexpr std::string_view layers = "layers.", bias = ".bias", weight = ".weight";
 
-/// Parts of a canonical name: "layers.3." + "attention.qkv" + ".weight".
-struct Parts {
+/// The parts of a canonical name: "layers.3." + "attention.qkv" + ".weight".
+struct NameParts {
   std::string layer;      ///< "3", or empty
   std::string_view rest;  ///< all behind the layer
   std::string_view stem, kind = weight;
 };
-Parts parts_of(std::string_view name) {
-  Parts parts;
+NameParts parts_of(std::string_view name) {
+  NameParts parts;
   if (name.starts_with(layers)) {
     const std::size_t dot = name.find('.', layers.size());
     parts.layer = name.substr(layers.size(), dot - layers.size());
@@ -114,7 +114,7 @@ struct ForeignNames {
   const std::vector<std::string_view>& theirs;
   std::string_view kind;
 };
-ForeignNames names_of(Family family, const Parts& parts) {
+ForeignNames names_of(Family family, const NameParts& parts) {
   for (const std::string_view ours : {parts.rest, parts.stem})
     for (const Naming* naming : namings_of(family))
       if (const auto found = std::ranges::find(*naming, ours, &Renaming::ours); found != naming->end())
@@ -137,7 +137,7 @@ std::vector<std::int64_t> rows_of(const ModelConfig& model, std::size_t count, s
 }  // namespace
 
 std::vector<ForeignPiece> pieces_in(Family family, const ModelConfig& model, const StateTensor& tensor) {
-  const Parts parts = parts_of(tensor.name);
+  const NameParts parts = parts_of(tensor.name);
   const ForeignNames of = names_of(family, parts);
   if (of.theirs.empty()) return {};
   std::string prefix;

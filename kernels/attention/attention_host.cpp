@@ -34,11 +34,11 @@ struct Strip {
 };
 
 // Where heads lie in the packed projections, in elements.
-struct Places {
+struct HeadOffsets {
   std::int64_t length, heads, groups, dim, columns;
   const std::int32_t* positions;  // of all tokens in their documents; null: a sequence is one document
 
-  Places(const AttentionShape& s, const Tensor& documents)
+  HeadOffsets(const AttentionShape& s, const Tensor& documents)
       : length(s.length),
         heads(s.heads),
         groups(s.kv_heads),
@@ -80,7 +80,7 @@ template <class T>
 class Products {
  public:
   using A = Accumulator<T>;
-  Products(Plans& plans, const Places& at, std::int64_t distance, int lanes)
+  Products(Plans& plans, const HeadOffsets& at, std::int64_t distance, int lanes)
       : plans_(plans), at_(at), distance_(distance), lanes_(lanes) {}
 
   /// scores = rows of `in` (with `in_columns` per row) times the strip's keys or values.
@@ -117,7 +117,7 @@ class Products {
     return {.type = dtype_of<T>, .sum = dtype_of<A>, .m = m, .n = n, .k = k};
   }
   Plans& plans_;
-  const Places& at_;
+  const HeadOffsets& at_;
   std::int64_t distance_;
   int lanes_;
 };
@@ -131,7 +131,7 @@ void each_strip(const Block& block, const F& f) {
 // Calls f with a block and a strip of each shape and position that plans differ by. They are the first, the second, and
 // the last, which is the first where a document begins there.
 template <class F>
-void each_kind_of_strip(const Places& at, Block block, const F& f) {
+void each_kind_of_strip(const HeadOffsets& at, Block block, const F& f) {
   const std::int64_t last = (block.keys() - 1) / strip_keys;
   const auto strip = [&](std::int64_t i) {
     return Strip{i * strip_keys, std::min(strip_keys, block.keys() - i * strip_keys)};
@@ -179,7 +179,7 @@ void write_rows(T* to, std::int64_t distance, const A* sums, std::int64_t rows, 
 template <class T>
 struct Forward {
   using A = Accumulator<T>;
-  Places at;
+  HeadOffsets at;
   const T* qkv;
   T* out;
   A* lse;
@@ -232,7 +232,7 @@ struct Forward {
 template <class T>
 struct Backward {
   using A = Accumulator<T>;
-  Places at;
+  HeadOffsets at;
   T* dqkv;
   const T *dout, *qkv, *out;
   const A* lse;
@@ -313,16 +313,16 @@ struct Backward {
 };
 
 // Number of blocks of queries in a sequence.
-std::int64_t blocks_of(const Places& at) { return ceil_div(at.length, block_rows); }
-Block block_at(const Places& at, std::int64_t index) {
+std::int64_t blocks_of(const HeadOffsets& at) { return ceil_div(at.length, block_rows); }
+Block block_at(const HeadOffsets& at, std::int64_t index) {
   return {index * block_rows, std::min(block_rows, at.length - index * block_rows)};
 }
 
 // Calls f(block, task, lane) for all blocks of all tasks: of a task on one lane, the last block first. A launch has as
 // many as progress() allows. `operations`: of the longest call.
 template <class F>
-void each_block(Stream& stream, const char* name, const Places& at, std::int64_t tasks, int lanes, double operations,
-                const F& f) {
+void each_block(Stream& stream, const char* name, const HeadOffsets& at, std::int64_t tasks, int lanes,
+                double operations, const F& f) {
   const std::int64_t blocks = blocks_of(at), turns = ceil_div(tasks, lanes) * blocks;
   const auto together = static_cast<std::int64_t>(std::max(1.0, gemm::operations_of_call / (operations * lanes)));
   for (std::int64_t first = 0; first < turns; first += together)
@@ -334,14 +334,14 @@ void each_block(Stream& stream, const char* name, const Places& at, std::int64_t
 }
 
 // Operations of a product of a block of queries with all keys of a sequence.
-double operations_of_product(const Places& at) {
+double operations_of_product(const HeadOffsets& at) {
   return 2.0 * static_cast<double>(block_rows) * static_cast<double>(at.length) * static_cast<double>(at.dim);
 }
 
 template <class T>
 void forward_as(Stream& stream, Arena& arena, const AttentionShape& shape, const AttentionOperands& pass) {
   using A = Accumulator<T>;
-  const Places at(shape, pass.positions);
+  const HeadOffsets at(shape, pass.positions);
   const std::int64_t tasks = shape.sequences * at.heads, distance = padded(at.length);
   const int lanes = lanes_of(tasks);
   const Tensor scores = arena.temp(dtype_of<A>, {lanes, block_rows, distance});
@@ -364,7 +364,7 @@ void forward_as(Stream& stream, Arena& arena, const AttentionShape& shape, const
 }
 
 template <class T>
-void plan_backward(const Products<T>& products, const Places& at) {
+void plan_backward(const Products<T>& products, const HeadOffsets& at) {
   for (std::int64_t b = 0; b < blocks_of(at); ++b)
     each_kind_of_strip(at, block_at(at, b), [&](const Block& block, const Strip& strip) {
       for (std::int64_t columns : {at.columns, at.out_columns()}) {
@@ -380,7 +380,7 @@ void backward_as(Stream& stream, Arena& arena, const AttentionShape& shape, cons
                  const Tensor& dqkv, const Tensor& dout) {
   using A = Accumulator<T>;
   const auto& [out, lse, qkv, positions] = pass;
-  const Places at(shape, positions);
+  const HeadOffsets at(shape, positions);
   const std::int64_t tasks = shape.sequences * at.groups, distance = padded(std::min(at.length, strip_keys));
   const int lanes = lanes_of(tasks);
   const auto scratch = [&](DType type, std::int64_t rows, std::int64_t columns) {

@@ -54,7 +54,7 @@ struct Queries : OverKeys {
   using Call = Gradients;
   struct Memory {
     static constexpr unsigned stages = 4;
-    Held<held_count> held;
+    ItemTiles<held_count> held;
     Tile out[groups], passing[stages][2], result[groups];
     Ring<1> out_ring;
     Ring<stages> ring;
@@ -85,11 +85,11 @@ struct Queries : OverKeys {
   struct RowSums {
     float lse[2], delta[2];
 
-    __device__ RowSums(const Call& call, const Item& item, int strip, const Places& places) {
+    __device__ RowSums(const Call& call, const Item& item, int strip, const ThreadLayout& layout) {
       const float* const from =
           call.lse + (static_cast<std::int64_t>(item.sequence) * call.heads + item.head) * call.length;
       for (int half = 0; half < 2; ++half) {
-        const int token = strip * side + places.row(2 * half);
+        const int token = strip * side + layout.row(2 * half);
         lse[half] =
             token < call.length ? from[token] * std::numbers::log2e_v<float> : std::numeric_limits<float>::infinity();
       }
@@ -110,7 +110,7 @@ struct Queries : OverKeys {
     __device__ void write(float* to, const Group& group) const {
       if (group.thread % 4 != 0) return;
       for (int half = 0; half < 2; ++half) {
-        const int row = group.places().row(2 * half);
+        const int row = group.layout().row(2 * half);
         to[row] = lse[half], to[side + row] = delta[half];
       }
     }
@@ -134,9 +134,9 @@ struct Queries : OverKeys {
                                   const Course& course, unsigned& count) {
     const int strip = course.active - 1;
     Tile(&held)[held_count] = memory.held.tile[n % held_stages][group.index];
-    RowSums rows(call, item, strip, group.places());
+    RowSums rows(call, item, strip, group.layout());
     memory.out_ring.wait(n);
-    Factor dy = read(held[dout], group.places()), y = read(memory.out[group.index], group.places());
+    Factor dy = read(held[dout], group.layout()), y = read(memory.out[group.index], group.layout());
     memory.out_ring.release(n, group);
     rows.multiply(dy, y);
     Sums dq;
@@ -146,7 +146,7 @@ struct Queries : OverKeys {
     memory.held.ring.release(n, group);
     rows.write(call.rows_of(item.sequence, item.head, strip), group);
     Tile& result = memory.result[group.index];
-    group.put([&] { write(result, group.places(), dq, call.scale); },
+    group.put([&] { write(result, group.layout(), dq, call.scale); },
               [&] { store(call.dqkv, result, item.head, strip * side, item.sequence); });
     memory.ring.skip(count, course.after(), group);
   }
@@ -154,7 +154,7 @@ struct Queries : OverKeys {
   /// The product that adds to dQ runs on under the scores of the next tile.
   __device__ static void add_tiles(const Call& call, Memory& memory, const Group& group, Tile& q, Factor& dy,
                                    const RowSums& rows, const Course& course, unsigned& count, Sums& dq) {
-    const Places at = group.places();
+    const ThreadLayout at = group.layout();
     const auto lse = [&](int i) { return rows.lse[i / 2 % 2]; };
     const auto delta = [&](int i) { return rows.delta[i / 2 % 2]; };
     const auto after = [&](int i) { return at.column(i) > at.row(i); };
@@ -196,7 +196,7 @@ struct Keys {
   using Call = Gradients;
   struct Memory {
     static constexpr unsigned stages = 4;
-    Held<held_count> held;
+    ItemTiles<held_count> held;
     Tile passing[stages][2], result[groups][2];
     alignas(128) float rows[stages][2][side];  ///< of queries: lse, then delta
     Ring<stages> ring;
@@ -271,8 +271,8 @@ struct Keys {
     Tile(&result)[2] = memory.result[group.index];
     group.put(
         [&] {
-          write(result[key], group.places(), dk, call.scale);
-          write(result[value], group.places(), dv, 1);
+          write(result[key], group.layout(), dk, call.scale);
+          write(result[value], group.layout(), dv, 1);
         },
         [&] {
           const int slot = call.heads + item.head, token = (call.strips - course.active) * side;
@@ -284,7 +284,7 @@ struct Keys {
   /// lse or delta of the queries of half a tile, in registers ahead of their use.
   struct OfColumns {
     float value[half_values / 2];
-    __device__ OfColumns(const float (&from)[side], const Places& at, int half) {
+    __device__ OfColumns(const float (&from)[side], const ThreadLayout& at, int half) {
       CUTLASS_PRAGMA_UNROLL
       for (int i = 0; i < half_values / 2; ++i) value[i] = from[at.column(half * half_values + i / 2 * 4 + i % 2)];
     }
@@ -294,7 +294,7 @@ struct Keys {
   /// Scores are transposed here: rows are keys, columns queries.
   __device__ static void add_tile(const Call& call, Memory& memory, const Group& group, unsigned n, unsigned count,
                                   Sums& dk, Sums& dv, bool diagonal) {
-    const Places at = group.places();
+    const ThreadLayout at = group.layout();
     const auto after = [&](int i) { return at.column(i) < at.row(i); };
     Tile(&held)[held_count] = memory.held.tile[uniform(n) % held_stages][group.index];
     const unsigned stage = uniform(count) % Memory::stages;

@@ -18,7 +18,7 @@ struct Forward : OverKeys {
   using Call = Outputs;
   struct Memory {
     static constexpr unsigned stages = 8;
-    Held<1> held;
+    ItemTiles<1> held;
     Tile passing[stages][2], result[groups];
     Ring<stages> ring;
 
@@ -41,7 +41,7 @@ struct Forward : OverKeys {
     for (unsigned n = 0; const Item item = memory.held.wait(n); ++n) {
       const Course course = OverKeys::course(call, item, group.index);
       if (course.active > 0) {
-        Factor q = read(memory.held.tile[n % held_stages][group.index][0], group.places());
+        Factor q = read(memory.held.tile[n % held_stages][group.index][0], group.layout());
         memory.held.ring.release(n, group);
         memory.ring.skip(count, course.before(), group);
         Sums sums;
@@ -59,7 +59,7 @@ struct Forward : OverKeys {
   /// The product of a tile's weights with its values runs under the softmax of the next tile.
   __device__ static void add_tiles(const Call& call, Memory& memory, const Group& group, Factor& q,
                                    const Course& course, unsigned& count, Sums& sums, Softmax& softmax) {
-    const Places at = group.places();
+    const ThreadLayout at = group.layout();
     const unsigned first = count, diagonal = first + course.diagonal();
     const unsigned end = first + static_cast<unsigned>(course.active);
     const auto tile = [&](unsigned c) -> Tile(&)[2] { return memory.passing[uniform(c) % Memory::stages]; };
@@ -104,7 +104,7 @@ struct Forward : OverKeys {
 
   __device__ static void finish(const Call& call, Memory& memory, const Group& group, const Item& item, int strip,
                                 Sums& sums, const Softmax& softmax) {
-    const Places at = group.places();
+    const ThreadLayout at = group.layout();
     const float total[2] = {softmax.sum(0), softmax.sum(1)};
     float* const lse = call.lse + (static_cast<std::int64_t>(item.sequence) * call.heads + item.head) * call.length;
     for (int half = 0; half < 2; ++half)

@@ -26,7 +26,7 @@ using Node = std::shared_ptr<Tensor_attributes>;
 using Dims = std::vector<std::int64_t>;
 
 enum Name : std::int64_t { query = 1, key, value, out, lse, dout, dquery, dkey, dvalue };
-using Places = std::unordered_map<std::int64_t, void*>;
+using TensorAddresses = std::unordered_map<std::int64_t, void*>;
 
 enum class Direction : std::uint8_t { forward, backward };
 
@@ -140,7 +140,7 @@ class Library {
     return graphs_.emplace(key, std::move(made)).first->second.get();
   }
 
-  void run(Stream& stream, Graph& graph, void* workspace, Places&& places) {
+  void run(Stream& stream, Graph& graph, void* workspace, TensorAddresses&& places) {
     check(cudnnSetStream(handle_, space_of(stream).cuda_stream()), "cudnnSetStream");
     auto status = graph.execute(handle_, places, workspace);
     if (status.is_bad()) refuse("cuDNN attention", status.get_message().c_str());
@@ -158,7 +158,7 @@ bool takes(const AttentionShape& s, const Tensor& qkv) {
          reinterpret_cast<std::uintptr_t>(qkv.data) % 16 == 0;
 }
 
-void add_packed(Places& places, const AttentionShape& s, const Tensor& t, std::array<Name, 3> names) {
+void add_packed(TensorAddresses& places, const AttentionShape& s, const Tensor& t, std::array<Name, 3> names) {
   bf16* const first = t.as<bf16>();
   places[names[0]] = first;
   places[names[1]] = first + s.heads * s.head_dim;
@@ -174,7 +174,7 @@ bool library_forward(Stream& stream, const AttentionShape& shape, const Attentio
   Library& library = stream.library<Library>();
   Graph* const graph = library.graph(shape, Direction::forward);
   if (!graph) return false;
-  Places places{{out, pass.out.data}, {lse, pass.lse.data}};
+  TensorAddresses places{{out, pass.out.data}, {lse, pass.lse.data}};
   add_packed(places, shape, pass.qkv, {query, key, value});
   library.run(stream, *graph, workspace, std::move(places));
   return true;
@@ -188,7 +188,7 @@ bool library_backward(Stream& stream, const AttentionShape& shape, const Attenti
   Library& library = stream.library<Library>();
   Graph* const graph = library.graph(shape, Direction::backward);
   if (!graph) return false;
-  Places places{{out, pass.out.data}, {lse, pass.lse.data}, {dout, dy.data}};
+  TensorAddresses places{{out, pass.out.data}, {lse, pass.lse.data}, {dout, dy.data}};
   add_packed(places, shape, pass.qkv, {query, key, value});
   add_packed(places, shape, dqkv, {dquery, dkey, dvalue});
   library.run(stream, *graph, workspace, std::move(places));

@@ -91,7 +91,7 @@ struct Course {
 struct Group {
   int index, thread = static_cast<int>(threadIdx.x) % group_threads;
   __device__ explicit Group(int i) : index(i) {}
-  __device__ Places places() const { return Places(thread); }
+  __device__ ThreadLayout layout() const { return ThreadLayout(thread); }
   __device__ bool leader() const { return thread % 32 == 0; }  ///< of its warp
 
   /// Writes results to shared memory by write(), then to global memory by store() in one thread, which returns before
@@ -146,7 +146,7 @@ struct Ring {
 
 /// The tiles that each group of a block holds, for the item that it is at and for the next one, and those items.
 template <int tiles>
-struct Held {
+struct ItemTiles {
   Tile tile[held_stages][groups][tiles];
   Item items[held_stages];
   Ring<held_stages> ring;

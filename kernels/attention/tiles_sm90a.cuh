@@ -40,16 +40,16 @@ template <Major b>
 using OneShared = decltype(cute::make_tiled_mma(cute::SM90_64x64x16_F32BF16BF16_RS<Major::K, b>{}));
 
 /// A warpgroup's registers of a 64 x 64 matrix: fp32 sums, or the left factor of a product in bf16. Value i of a thread
-/// has the same place in both: see Places.
+/// has the same place in both: see ThreadLayout.
 using Sums = decltype(cute::partition_fragment_C(BothShared{}, Square{}));
 using Factor = decltype(cute::make_tensor<Value>(cute::partition_shape_A(OneShared<Major::K>{}, Square{})));
 constexpr int values = 32;  ///< of a 64 x 64 matrix, per thread
 static_assert(decltype(cute::size(Sums{}))::value == values && decltype(cute::size(Factor{}))::value == values);
 
 /// Where a thread's values lie in a matrix: value i in row(i), column(i); i and i + 1 side by side for an even i.
-class Places {
+class ThreadLayout {
  public:
-  __device__ explicit Places(int thread_of_group) : thread_(thread_of_group) {}
+  __device__ explicit ThreadLayout(int thread_of_group) : thread_(thread_of_group) {}
   __device__ int row(int i) const { return thread_ / 32 * 16 + thread_ % 32 / 4 + (i & 2) * 4; }
   __device__ int column(int i) const { return thread_ % 4 * 2 + (i & 1) + (i & ~3) * 2; }
   /// The 16 bytes of a tile whose address this thread gives when its warp loads or stores (ldmatrix, stmatrix) values 8
@@ -85,22 +85,22 @@ __device__ inline Factor rounded(const Sums& sums) {
   return f;
 }
 
-__device__ inline Factor read(Tile& tile, const Places& places) {
+__device__ inline Factor read(Tile& tile, const ThreadLayout& layout) {
   Factor f;
   CUTLASS_PRAGMA_UNROLL
   for (int k = 0; k < values / 8; ++k)
-    cute::SM75_U32x4_LDSM_N::copy(places.chunk(tile, k), pair(f, 4 * k), pair(f, 4 * k + 1), pair(f, 4 * k + 2),
+    cute::SM75_U32x4_LDSM_N::copy(layout.chunk(tile, k), pair(f, 4 * k), pair(f, 4 * k + 1), pair(f, 4 * k + 2),
                                   pair(f, 4 * k + 3));
   return f;
 }
 
-__device__ inline void write(Tile& tile, const Places& places, const Sums& sums, float scale) {
+__device__ inline void write(Tile& tile, const ThreadLayout& layout, const Sums& sums, float scale) {
   CUTLASS_PRAGMA_UNROLL
   for (int i = 0; i < values; i += 8)
     cute::SM90_U32x4_STSM_N::copy(packed(scale * sums(i), scale * sums(i + 1)),
                                   packed(scale * sums(i + 2), scale * sums(i + 3)),
                                   packed(scale * sums(i + 4), scale * sums(i + 5)),
-                                  packed(scale * sums(i + 6), scale * sums(i + 7)), places.chunk(tile, i / 8));
+                                  packed(scale * sums(i + 6), scale * sums(i + 7)), layout.chunk(tile, i / 8));
 }
 
 /// A number that is the same in all threads of a warp: the compiler then computes addresses, and descriptors of wgmma,

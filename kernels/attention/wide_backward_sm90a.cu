@@ -162,7 +162,7 @@ struct Gradients {
   /// Scores are transposed here: rows are keys, columns queries.
   __device__ static void add_tiles(const Call& call, Memory& memory, const Group& group, unsigned end, unsigned& count,
                                    Sums<width>& dk, Sums<width>& dv) {
-    const Places at = group.places();
+    const ThreadLayout at = group.layout();
     const float scale_of_2 = call.scale_of_2();
     int diagonal = group.index * side;  // where it meets the tile's first row; left of the later tiles
     for (; count != end; ++count, diagonal -= side) {
@@ -206,7 +206,7 @@ struct Gradients {
 
   /// Calls f(value, sum) for every value: `sums` are those of the queries, which are columns.
   template <class F>
-  __device__ static void by_columns(const float (&sums)[side], const Places& at, const F& f) {
+  __device__ static void by_columns(const float (&sums)[side], const ThreadLayout& at, const F& f) {
     CUTLASS_PRAGMA_UNROLL
     for (int i = 0; i < values<side>; i += 4) {
       const float2 two = *reinterpret_cast<const float2*>(&sums[at.column(i)]);
@@ -244,8 +244,8 @@ struct Gradients {
     group.put(
         [&] {
           for (int panel = 0; panel < panels; ++panel) {
-            write<width>(dkey[panel], group.places(), dk, call.scale, panel * values<side>);
-            write<width>(dvalue[panel], group.places(), dv, 1, panel * values<side>);
+            write<width>(dkey[panel], group.layout(), dk, call.scale, panel * values<side>);
+            write<width>(dvalue[panel], group.layout(), dv, 1, panel * values<side>);
           }
         },
         [&] {

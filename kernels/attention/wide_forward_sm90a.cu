@@ -90,7 +90,7 @@ struct Forward {
   /// softmax of the next block.
   __device__ static void add_blocks(const Call& call, Memory& memory, const Group& group, Tile& q, unsigned end,
                                     unsigned& count, Sums<width>& sums, Softmax& softmax) {
-    const Places at = group.places();
+    const ThreadLayout at = group.layout();
     const auto key = [&](unsigned c) -> Tile& { return memory.key[uniform(c) % stages][0]; };
     const auto value = [&](unsigned c) -> Tile& { return memory.value[uniform(c) % stages][0]; };
     Sums<width> scores;
@@ -135,7 +135,7 @@ struct Forward {
 
   __device__ static void finish(const Call& call, Memory& memory, const Group& group, const Item& item, int first,
                                 Sums<width>& sums, const Softmax& softmax) {
-    const Places at = group.places();
+    const ThreadLayout at = group.layout();
     const float total[2] = {softmax.sum(0), softmax.sum(1)};
     float* const lse = call.lse + (static_cast<std::int64_t>(item.sequence) * call.heads + item.head) * call.length;
     for (int half = 0; half < 2; ++half)

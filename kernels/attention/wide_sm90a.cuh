@@ -14,7 +14,7 @@ using tiles::Item;
 using tiles::load;
 using tiles::Major;
 using tiles::packed;
-using tiles::Places;
+using tiles::ThreadLayout;
 using tiles::ScaleOut;
 using tiles::Sequences;
 using tiles::side;
@@ -53,8 +53,8 @@ using OneShared =
                                                                     cute::Shape<cute::_64, cute::Int<n>, cute::_64>,
                                                                     Major::K, b>()));
 
-/// A warpgroup's registers of a 64 x n matrix: fp32 sums, or the left factor of a product in bf16. Places gives where
-/// value i of a thread lies.
+/// A warpgroup's registers of a 64 x n matrix: fp32 sums, or the left factor of a product in bf16. ThreadLayout gives
+/// where value i of a thread lies.
 template <int n>
 using Sums = decltype(cute::partition_fragment_C(BothShared<n>{},
                                                  cute::Shape<cute::_64, cute::Int<n>>{}));
@@ -77,19 +77,19 @@ __device__ Factor<n> rounded(const Sums<n>& sums) {
 
 /// Writes the 64 columns of `sums` from value `first` on to a tile.
 template <int n>
-__device__ void write(Tile& tile, const Places& places, const Sums<n>& sums, float scale, int first = 0) {
+__device__ void write(Tile& tile, const ThreadLayout& layout, const Sums<n>& sums, float scale, int first = 0) {
   CUTLASS_PRAGMA_UNROLL
   for (int k = 0; k < values<side>; k += 8) {
     const auto two = [&](int i) { return packed(scale * sums(first + k + i), scale * sums(first + k + i + 1)); };
-    cute::SM90_U32x4_STSM_N::copy(two(0), two(2), two(4), two(6), places.chunk(tile, k / 8));
+    cute::SM90_U32x4_STSM_N::copy(two(0), two(2), two(4), two(6), layout.chunk(tile, k / 8));
   }
 }
 
-__device__ inline void write(Tile& tile, const Places& places, const Factor<side>& f) {
+__device__ inline void write(Tile& tile, const ThreadLayout& layout, const Factor<side>& f) {
   const auto two = [&](int i) { return reinterpret_cast<const std::uint32_t*>(f.data())[i]; };
   CUTLASS_PRAGMA_UNROLL
   for (int k = 0; k < values<side> / 2; k += 4)
-    cute::SM90_U32x4_STSM_N::copy(two(k), two(k + 1), two(k + 2), two(k + 3), places.chunk(tile, k / 4));
+    cute::SM90_U32x4_STSM_N::copy(two(k), two(k + 1), two(k + 2), two(k + 3), layout.chunk(tile, k / 4));
 }
 
 /// Starts sums (+)= a b; LayoutA: of a, LayoutB: of b's transpose, as wgmma takes it, from these tiles on.

@@ -64,12 +64,12 @@ inline std::int64_t blocks_of(std::int64_t rows) {
 /// parts[o] [blocks, columns] = quantity o summed over each block's rows: f(row, column, sum) adds a row's share for
 /// column + l to sum[o][l]. Each thread has `lanes` neighbouring columns; `lanes` divides the number of columns.
 template <int outputs, int lanes, class A>
-struct Parts {
+struct BlockSums {
   A* to[outputs];
 };
 template <int outputs, int lanes, class A, class F>
 __global__ void __launch_bounds__(warp* rows_at_once)
-    sum_blocks(Parts<outputs, lanes, A> parts, std::int64_t rows, std::int64_t columns, const F f) {
+    sum_blocks(BlockSums<outputs, lanes, A> parts, std::int64_t rows, std::int64_t columns, const F f) {
   const std::int64_t column = (blockIdx.x * warp + threadIdx.x) * lanes;
   const std::int64_t share = ceil_div(rows, std::int64_t{gridDim.y}), first = blockIdx.y * share;
   const std::int64_t last = first + share < rows ? first + share : rows;
@@ -110,7 +110,7 @@ __global__ void add_blocks(A* sum, const A* parts, std::int64_t blocks, std::int
 template <int lanes, int outputs, class A, class F>
 void start_blocks(cudaStream_t stream, A* const (&parts)[outputs], std::int64_t rows, std::int64_t columns,
                   const F& f) {
-  Parts<outputs, lanes, A> to;
+  BlockSums<outputs, lanes, A> to;
   for (int o = 0; o < outputs; ++o) to.to[o] = parts[o];
   const dim3 grid(static_cast<unsigned>(ceil_div(columns, warp * lanes)), static_cast<unsigned>(blocks_of(rows)));
   start_kernel(stream, "sum_blocks", sum_blocks<outputs, lanes, A, F>, {grid, dim3(warp, rows_at_once)}, to, rows,

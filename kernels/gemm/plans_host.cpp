@@ -243,10 +243,10 @@ class BlocksPlan final : public Plan {
   }
 
   void run(void* c, const void* a, const void* b, const void* bias, int) override {
-    const Parts own = workspace();
+    const Buffers own = workspace();
     if (wide() && bias) widen(own.bias, static_cast<const bf16*>(bias), p_.n);
     copy({own.a, a, a_}, {own.b, b, b_});
-    const Places from{a_.made ? own.a : static_cast<const float*>(a), b_.made ? own.b : static_cast<const float*>(b),
+    const Inputs from{a_.made ? own.a : static_cast<const float*>(a), b_.made ? own.b : static_cast<const float*>(b),
                       wide() && bias ? own.bias : static_cast<const float*>(bias)};
     run_range(stream_, "gemm_blocks", 0, blocks(), [=, this](std::int64_t i) { run_block(i, c, own.sum, from); });
   }
@@ -257,10 +257,10 @@ class BlocksPlan final : public Plan {
   struct Block {
     std::int64_t row, column, rows, columns;
   };
-  struct Parts {  // parts of the workspace; `sum` if sums do not go to their place at once
+  struct Buffers {  // in the workspace; `sum` where sums are not written to c at once
     float *a, *b, *bias, *sum;
   };
-  struct Places {
+  struct Inputs {
     const float *a, *b, *bias;
   };
 
@@ -286,7 +286,7 @@ class BlocksPlan final : public Plan {
     return p;
   }
 
-  Parts workspace() {
+  Buffers workspace() {
     const std::int64_t a = a_.elements(), b = b_.elements(), bias = wide() ? p_.n : 0,
                        sum = copies_c() ? rows_ * p_.n : 0;
     auto* const begin = reinterpret_cast<float*>(
@@ -315,7 +315,7 @@ class BlocksPlan final : public Plan {
       std::fill(factor.to + factor.lines() * factor.as.distance, factor.to + factor.as.elements(), 0.0f);
   }
 
-  void run_block(std::int64_t i, void* c, float* sum, const Places& from) {
+  void run_block(std::int64_t i, void* c, float* sum, const Inputs& from) {
     const Block at = block(i);
     const Product p = inner();
     float* const to = (copies_c() ? sum : static_cast<float*>(c)) + at.row * p.ldc + at.column;

@@ -227,7 +227,7 @@ void invert(Stream& stream, const RouterShape& shape, const Routing& routing, co
 }
 
 // Which slots an expert takes of each sequence, of those that are sorted by expert and so by token.
-struct Places {
+struct TakenSlots {
   const std::int32_t *load, *taken;  // [sequences,E]; [E] of the sequence before, or null
   std::int64_t experts, capacity;
 
@@ -251,7 +251,7 @@ struct Places {
 
 // invert_spread() for experts that take some of their slots: `begins` of all, `kept` of those.
 void invert_kept(Stream& stream, const RouterShape& shape, const Routing& routing, const Tensor& order,
-                 const Tensor& begins, const Places& places) {
+                 const Tensor& begins, const TakenSlots& places) {
   const std::int64_t k = shape.top_k, of_sequence = shape.length * k;
   const std::int32_t *const slot = order.as<std::int32_t>(), *const expert = routing.expert.as<std::int32_t>();
   const std::int32_t *const first = begins.as<std::int32_t>(), *const offsets = routing.offsets.as<std::int32_t>();
@@ -274,7 +274,7 @@ void place_kept(Stream& stream, Arena& arena, const RouterShape& shape, const Ro
   const std::int64_t experts = shape.experts, sequences = shape.sequences;
   std::int32_t* const before = taken ? taken.as<std::int32_t>() : nullptr;
   const std::int32_t* const load = routing.load.as<std::int32_t>();
-  const Places places{load, before, experts, shape.capacity};
+  const TakenSlots places{load, before, experts, shape.capacity};
   const Tensor compact = arena.temp(DType::i32, routing.offsets.shape);
   std::int32_t* const kept = compact.as<std::int32_t>();
   launch(stream, "route_kept", experts + 1, KOKKOS_LAMBDA(std::int64_t e) {

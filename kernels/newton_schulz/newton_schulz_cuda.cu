@@ -28,12 +28,12 @@ struct Job {
 };
 
 /// What a block works on: a matrix, and the first row and column of a tile.
-struct Place {
+struct TilePosition {
   const Matrix& matrix;
   int row, column;
 };
 
-__device__ inline Place upper_tile(const Job& job) {
+__device__ inline TilePosition upper_tile(const Job& job) {
   const std::int64_t piece = job.first_tile + blockIdx.x;
   const Matrix& matrix =
       row_of_piece(job.rows, job.batch.first, job.batch.last, &Matrix::first_upper_tile, piece);
@@ -42,7 +42,7 @@ __device__ inline Place upper_tile(const Job& job) {
   return {matrix, row * TensorTile::m, column * TensorTile::n};
 }
 
-__device__ inline Place any_tile(const Job& job) {
+__device__ inline TilePosition any_tile(const Job& job) {
   const std::int64_t piece = job.first_tile + blockIdx.x;
   const Matrix& matrix = row_of_piece(job.rows, job.batch.first, job.batch.last, &Matrix::first_tile, piece);
   const int index = static_cast<int>(piece - matrix.first_tile);
@@ -52,7 +52,7 @@ __device__ inline Place any_tile(const Job& job) {
 
 /// out[i,j] = out[j,i] = f(i, j, sum) for i <= j. Also fills the columns behind the last one, up to the row's length.
 template <class F>
-__device__ void store_symmetric(const TensorTile& sums, const Place& at, bf16* out, const F& f) {
+__device__ void store_symmetric(const TensorTile& sums, const TilePosition& at, bf16* out, const F& f) {
   const int small = static_cast<int>(at.matrix.small), length = static_cast<int>(at.matrix.a_length);
   const auto store = [&](int i, int j, float sum) {
     if (i > j || i >= small || j >= length) return;
@@ -68,7 +68,7 @@ __device__ void store_symmetric(const TensorTile& sums, const Place& at, bf16* o
 
 /// A = bf16(X X^T).
 __global__ void __launch_bounds__(TensorTile::threads, 2) gram_tiles(const __grid_constant__ Job job) {
-  const Place at = upper_tile(job);
+  const TilePosition at = upper_tile(job);
   const bf16* const x = job.scratch + at.matrix.x[job.from];
   const int length = static_cast<int>(at.matrix.x_length), small = static_cast<int>(at.matrix.small);
   TensorTile sums;
@@ -79,7 +79,7 @@ __global__ void __launch_bounds__(TensorTile::threads, 2) gram_tiles(const __gri
 
 /// B = bf16(b A + c A A); A is symmetric.
 __global__ void __launch_bounds__(TensorTile::threads, 2) polynomial_tiles(const __grid_constant__ Job job) {
-  const Place at = upper_tile(job);
+  const TilePosition at = upper_tile(job);
   const bf16* const a = job.scratch + at.matrix.a;
   const int length = static_cast<int>(at.matrix.a_length), small = static_cast<int>(at.matrix.small);
   TensorTile sums;
@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(TensorTile::threads, 2) polynomial_tiles(const
 
 /// X = bf16(a X + B X), from one of the two X to the other.
 __global__ void __launch_bounds__(TensorTile::threads, 2) update_tiles(const __grid_constant__ Job job) {
-  const Place at = any_tile(job);
+  const TilePosition at = any_tile(job);
   const bf16 *const x = job.scratch + at.matrix.x[job.from], *const b = job.scratch + at.matrix.b;
   bf16* const out = job.scratch + at.matrix.x[1 - job.from];
   const int length = static_cast<int>(at.matrix.x_length), small = static_cast<int>(at.matrix.small),

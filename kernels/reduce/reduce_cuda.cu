@@ -25,7 +25,7 @@ constexpr std::uint32_t infinity = 0x7F800000u;
 constexpr unsigned everyone = ~0u;
 
 /// The tensors of one launch: the address, size and first chunk of each.
-struct Pieces {
+struct LaunchTensors {
   static constexpr int most = 64;
   const float* x[most];
   std::int64_t size[most], first[most + 1];
@@ -152,7 +152,7 @@ __device__ void add_squares(std::uint64_t* sums, std::uint32_t (&x)[mine]) {
     add_windows(sums, x, largest);
 }
 
-__global__ void __launch_bounds__(threads) squares(unsigned long long* words, const Pieces pieces) {
+__global__ void __launch_bounds__(threads) squares(unsigned long long* words, const LaunchTensors pieces) {
   __shared__ std::uint64_t sums[warps][digits];
   for (int i = static_cast<int>(threadIdx.x); i < warps * digits; i += threads) sums[i / digits][i % digits] = 0;
   __syncthreads();
@@ -172,7 +172,7 @@ __global__ void __launch_bounds__(threads) squares(unsigned long long* words, co
   if (total != 0) atomicAdd(words + threadIdx.x, static_cast<unsigned long long>(total));
 }
 
-void start(Stream& stream, const Tensor& words, const Pieces& pieces) {
+void start(Stream& stream, const Tensor& words, const LaunchTensors& pieces) {
   stream.count_launch();
   const std::int64_t chunks = pieces.first[pieces.count];
   if (stream.dry() || chunks == 0) return;
@@ -186,10 +186,10 @@ void start(Stream& stream, const Tensor& words, const Pieces& pieces) {
 bool add_squares(Stream& stream, const Tensor& words, std::span<const Tensor> xs) {
   if (!std::ranges::all_of(xs, [](const Tensor& x) { return x.type == DType::f32 && columns::aligned(x); }))
     return false;
-  for (std::size_t begin = 0; begin < xs.size(); begin += Pieces::most) {
-    Pieces pieces;
+  for (std::size_t begin = 0; begin < xs.size(); begin += LaunchTensors::most) {
+    LaunchTensors pieces;
     pieces.first[0] = 0;
-    for (const Tensor& x : xs.subspan(begin, std::min<std::size_t>(Pieces::most, xs.size() - begin))) {
+    for (const Tensor& x : xs.subspan(begin, std::min<std::size_t>(LaunchTensors::most, xs.size() - begin))) {
       const int i = pieces.count++;
       pieces.x[i] = x.as<float>();
       pieces.size[i] = x.elements();

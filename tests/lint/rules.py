@@ -90,9 +90,8 @@ RULES = [
          allowed=r"^core/params/", bad=("app/training/tell/trace.cpp", '#include "core/params/wires/wire.hpp"'), good=("core/params/slots.hpp", '#include "core/params/wires/wire.hpp"')),
     # One word, one meaning.
     Rule("vague-types", "a place, piece, part or slot says nothing of what it is: name the shard, range, position, addresses or memory",
-         r"\b(struct|class)\s+(Place|Piece|Part|Held|Slot)\b", where=r"^(app|core|io|kernels)/.*" + CPP,
-         allowed=r"^(core/comm/(mpi_communicator|staged)\.cpp|core/optim/muon\.hpp"
-                 r"|kernels/(attention/sweep_sm90a\.cuh|newton_schulz/newton_schulz_cuda\.cu|quantize/(patch\.cuh|table\.cpp)))$",
+         r"\b(struct|class)\s+(Place|Piece|Part|Held|Slot)s?\b", where=r"^(app|core|io|kernels)/.*" + CPP,
+         allowed=r"^kernels/quantize/(patch\.cuh|table\.cpp)$",
          bad=("core/params/slots.hpp", "struct Place {"), good=("core/params/slots.hpp", "struct WeightSlot {")),
     Rule("private-verbs", "words of computing, not of a story: check, receive, collect, continuation_text, at_boundary",
          r"\b(look|hear|heard|ways_on|those_that_count|straight_on_?|sound_deck|outlast_ranks|go_on_with_save|made_up_for|Told)\b(?=\s*[({;=]|\s+\w+\s*[({;=])",

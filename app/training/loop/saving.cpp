@@ -37,21 +37,21 @@ std::optional<DerivedFile> quantized_weights(const RunConfig& config) {
 
 }  // namespace
 
-Saving::Saving(const Parts& parts, Origin origin, std::int64_t saved, const BestStep& best)
-    : config_(parts.config),
-      last_(parts.last),
-      control_(parts.control),
-      training_(parts.training),
-      stop_(parts.stop),
-      lock_(parts.lock),
-      log_(parts.log),
-      hooks_(parts.hooks),
+Saving::Saving(const Uses& uses, Origin origin, std::int64_t saved, const BestStep& best)
+    : config_(uses.config),
+      last_(uses.last),
+      control_(uses.control),
+      training_(uses.training),
+      stop_(uses.stop),
+      lock_(uses.lock),
+      log_(uses.log),
+      hooks_(uses.hooks),
       origin_(std::move(origin)),
-      run_(parts.config.checkpoint.dir.get()),
-      writer_(parts.device, parts.control, parts.parallel, quantized_weights(parts.config)),
+      run_(uses.config.checkpoint.dir.get()),
+      writer_(uses.device, uses.control, uses.parallel, quantized_weights(uses.config)),
       saved_(saved),
       best_(best) {
-  if (config_.checkpoint.async) snapshot_.emplace(parts.device, training_.engine().fresh_state());
+  if (config_.checkpoint.async) snapshot_.emplace(uses.device, training_.engine().fresh_state());
 }
 
 /// Time to finish a save under way and to make the last one.

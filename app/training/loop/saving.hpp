@@ -21,7 +21,7 @@ namespace tessera {
 /// due meanwhile waits for the one before. One a rank. Collective over the world, except where a function says Local.
 class Saving {
  public:
-  struct Parts {
+  struct Uses {
     Device& device;
     const RunConfig& config;
     std::int64_t last;  ///< step of this segment of precision.schedule
@@ -34,7 +34,7 @@ class Saving {
     Hooks* hooks;                    ///< likewise
   };
   /// `saved`: the step of the run directory's newest checkpoint; -1: none. `best`: of the starts before.
-  Saving(const Parts& parts, Origin origin, std::int64_t saved, const BestStep& best);
+  Saving(const Uses& uses, Origin origin, std::int64_t saved, const BestStep& best);
 
   /// To be called before the first step and after each step, with the number of steps done. Saves what is due and
   /// decides whether to go on. Throws on all ranks if the last save of a run fails, or if another run holds the

@@ -13,14 +13,14 @@
 
 namespace tessera {
 
-TrainingLoop::TrainingLoop(const Parts& parts)
-    : plan_(parts.plan),
-      encoding_(parts.encoding),
-      control_(parts.control),
-      training_(parts.training),
-      saving_(parts.saving),
-      log_(parts.log),
-      sampled_(parts.sampled),
+TrainingLoop::TrainingLoop(const Uses& uses)
+    : plan_(uses.plan),
+      encoding_(uses.encoding),
+      control_(uses.control),
+      training_(uses.training),
+      saving_(uses.saving),
+      log_(uses.log),
+      sampled_(uses.sampled),
       pressed_([this] { return saving_.pressed(); }) {}
 
 /// A stop comes before a sample that is due: the start that goes on from there prints it.

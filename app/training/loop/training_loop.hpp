@@ -15,7 +15,7 @@ namespace tessera {
 /// or a sample that is under way. One a rank. Collective over the world.
 class TrainingLoop {
  public:
-  struct Parts {
+  struct Uses {
     const RunPlan& plan;
     const TextEncoding& encoding;  ///< of samples
     Control& control;
@@ -24,7 +24,7 @@ class TrainingLoop {
     RunLog* log;           ///< null except on rank 0
     std::int64_t sampled;  ///< the step whose sample was generated with the recipe before; -1: none
   };
-  explicit TrainingLoop(const Parts& parts);
+  explicit TrainingLoop(const Uses& uses);
 
   /// Makes all steps of the segment that are not done yet; stop: it ended early, in a way that the same command can go
   /// on from.
