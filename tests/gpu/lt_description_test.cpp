@@ -4,6 +4,7 @@
 
 #include "kernels/formats/registry.hpp"
 #include "kernels/gemm/lt_description.cuh"
+#include "tests/support/shown.hpp"
 
 namespace tessera::gemm {
 namespace {
@@ -97,6 +98,7 @@ void expect(const LtDescription& d, const Lies& wanted) {
 TEST(LtDescription, LiesAsCodesAreStored) {
   constexpr FormatId mx = formats::id_of<formats::Mxfp8>, nv = formats::id_of<formats::Nvfp4OneD>;
   for (const FormatId format : {mx, nv}) {
+    SCOPED_TRACE(test::shown(traits_of(format).name));
     const bool transposed = format == nv;
     const auto lies = [&](Form form) { return LtDescription(as_codes_lie(product(form, format, format))); };
     expect(lies(Form::forward), {CUBLAS_OP_T, CUBLAS_OP_N, k, k});

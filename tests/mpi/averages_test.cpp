@@ -7,6 +7,7 @@
 #include "io/checkpoint/folder.hpp"
 #include "tests/reference/average.hpp"
 #include "tests/support/checkpoint_trial.hpp"
+#include "tests/support/shown.hpp"
 #include "tests/support/small_runs.hpp"
 
 // Moving averages of weights (optimizer.ema), with every optimizer, sharding and kind of weight.
@@ -83,6 +84,7 @@ std::vector<std::pair<float, float>> course(Trial& run) {
 
 TEST(Averages, ChangeNoBitOfTraining) {
   for (RunConfig config : kinds()) {
+    SCOPED_TRACE(shown(config.precision.compute, config.sharding, config.model.moe.has_value()));
     Trial with(config);
     config.optimizer.ema = 0;
     config.eval.weights = EvaluatedWeights::trained;
@@ -95,6 +97,7 @@ TEST(Averages, ChangeNoBitOfTraining) {
 
 TEST(Averages, AreEvaluatedAsTheWeightsThatTheyAre) {
   for (RunConfig config : kinds()) {
+    SCOPED_TRACE(shown(config.precision.compute, config.sharding, config.model.moe.has_value()));
     Trial run(config);
     const std::vector<MetricsRow> rows = run.train();
     ASSERT_TRUE(rows.back().eval_loss);
@@ -104,6 +107,7 @@ TEST(Averages, AreEvaluatedAsTheWeightsThatTheyAre) {
     config.optimizer.ema = 0;
     config.eval.weights = EvaluatedWeights::trained;
     for (const bool alone : {false, true}) {
+      SCOPED_TRACE(shown(alone));
       Trial other(config, alone);
       const auto source = averages_of(std::make_unique<Checkpoint>(saved));
       other.training().initialise(
@@ -125,6 +129,7 @@ TEST(Averages, AreEvaluatedAsTheWeightsThatTheyAre) {
 
 TEST(Averages, GoOnFromAnyRanksAndLayoutsWithTheSameDigest) {
   for (RunConfig config : kinds()) {
+    SCOPED_TRACE(shown(config.precision.compute, config.sharding, config.model.moe.has_value()));
     config.reduce.order = ReduceOrder::batch;  // one order of sums: ranks change no bit
     Trial whole(config);
     const SharedFolder folder(whole.control());
@@ -133,6 +138,7 @@ TEST(Averages, GoOnFromAnyRanksAndLayoutsWithTheSameDigest) {
     whole.train();
     const std::string end = whole.save(folder.path());
     for (const bool alone : {false, true}) {
+      SCOPED_TRACE(shown(alone));
       Trial again(config, alone);
       again.load(folder.path() / step_folder(3));
       const TemporaryFolder own;
@@ -155,6 +161,7 @@ TEST(Averages, GoOnFromAnyRanksAndLayoutsWithTheSameDigest) {
 
 TEST(Averages, NeedTheirMemoryToTheByte) {
   for (RunConfig config : kinds()) {
+    SCOPED_TRACE(shown(config.precision.compute, config.sharding, config.model.moe.has_value()));
     const RunPlan with = resolve(config, mpi().size(), mpi().rank());
     Trial run(config);
     EXPECT_EQ(run.device().memory(), with.memory);

@@ -19,6 +19,7 @@
 #include "tests/support/checkpoint_trial.hpp"
 #include "tests/support/page_cache.hpp"
 #include "tests/support/self_control.hpp"
+#include "tests/support/shown.hpp"
 #include "tests/support/small_runs.hpp"
 #include "tests/support/temporary_folder.hpp"
 
@@ -33,11 +34,13 @@ TEST(Checkpoints, LoadOnOtherRanksAndLayoutsWithTheSameDigest) {
   const SharedFolder folder(first.control());
   first.train(3);
   for (ExpertWeights in_file : layouts) {
+    SCOPED_TRACE(shown(in_file));
     const std::string digest = first.save(folder.path(), in_file);
     const fs::path saved = folder.path() / step_folder(3);
     EXPECT_EQ(Checkpoint(saved).manifest().content_digest, digest);
     EXPECT_TRUE(Checkpoint(saved).verify().empty());
     for (ExpertWeights in_memory : layouts) {
+      SCOPED_TRACE(shown(in_memory));
       Trial again(config_of(in_memory));
       again.load(saved);
       const SharedFolder other(again.control());
@@ -76,11 +79,13 @@ TEST(Checkpoints, OfLargeTensorsAreSavedPastTheCacheAndLoadPastAndThroughIt) {
   const SharedFolder folder(first.control());
   first.train(1);
   for (ExpertWeights in_file : layouts) {
+    SCOPED_TRACE(shown(in_file));
     const std::string digest = first.save(folder.path(), in_file);
     const fs::path saved = folder.path() / step_folder(1);
     if (mpi().rank() == 0)
       for (const char* name : {model_file, optimizer_file}) expect_past_the_cache(saved / name);
     for (const bool cold : {true, false}) {
+      SCOPED_TRACE(shown(cold));
       Trial again(config), alone(config, true);
       const Checkpoint together(saved, again.control()), own(saved);
       again.control().max(0);

@@ -17,6 +17,7 @@
 #include "io/files/fault.hpp"
 #include "io/files/text_file.hpp"
 #include "tests/support/checkpoint_trial.hpp"
+#include "tests/support/shown.hpp"
 
 namespace tessera {
 namespace {
@@ -64,6 +65,7 @@ TEST(Checkpoints, AreTheSameBytesByEitherWayOfWritingAndEachReadsTheOthers) {
     const SharedFolder direct(run.control()), parallel(run.control()), back(run.control());
     const fs::path step = step_folder(2);
     for (ExpertWeights in_file : layouts) {
+      SCOPED_TRACE(shown(in_file));
       const std::string digest = run.save(direct.path(), in_file);
       for (const auto& hint : hints) {
         // Hints of collective transfers in one case only: each call takes a time slice if ranks share cores.
@@ -123,8 +125,10 @@ TEST(Checkpoints, SavedByOneWayLoadByTheOtherOnOtherRanksAndLayouts) {
   const hdf5::Parallel files(first.control(), {});
   first.train(3);
   for (ExpertWeights in_file : layouts) {
+    SCOPED_TRACE(shown(in_file));
     const std::string digest = first.save(folder.path(), in_file, &files);
     for (ExpertWeights in_memory : layouts) {
+      SCOPED_TRACE(shown(in_memory));
       Trial alone(config_of(in_memory), true), again(config_of(in_memory));
       const hdf5::Parallel of_one(alone.control(), {}), of_all(again.control(), {});
       alone.load(folder.path() / step_folder(3), &of_one);

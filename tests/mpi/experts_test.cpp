@@ -18,6 +18,7 @@
 #include "kernels/convert/convert.hpp"
 #include "kernels/digest/digest.hpp"
 #include "tests/support/on_device.hpp"
+#include "tests/support/shown.hpp"
 #include "tests/support/tolerances.hpp"
 #include "tests/support/trial.hpp"
 
@@ -362,6 +363,7 @@ TEST(Experts, WithoutRoomEndTheRunOnAllRanks) {
 // Fewer windows than ranks: some ranks compute only padding, and still take part in every exchange.
 TEST(Experts, EvaluateAndGenerateOnAllRanks) {
   for (std::int64_t p : groups()) {
+    SCOPED_TRACE(shown(p));
     RunConfig config = spread(mixture(Compute::bf16), p);
     config.run.steps = 1;
     Trial run(config, 1000, 2);

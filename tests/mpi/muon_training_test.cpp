@@ -15,6 +15,7 @@
 #include "kernels/convert/convert.hpp"
 #include "tests/support/compare.hpp"
 #include "tests/support/on_device.hpp"
+#include "tests/support/shown.hpp"
 #include "tests/support/stored.hpp"
 #include "tests/support/trial.hpp"
 
@@ -139,6 +140,7 @@ TEST(Muon, ASkippedStepChangesNothing) {
   RunConfig config = muon(mixture(Compute::fp32));
   config.optimizer.max_skips = 1;
   for (bool skipped : {true, false}) {
+    SCOPED_TRACE(shown(skipped));
     Trial run(config, 0);
     Engine& engine = run.training().engine();
     run.training().restore([&](StateDict& state) {

@@ -9,6 +9,7 @@
 #include "app/training/loop/generation.hpp"
 #include "kernels/convert/convert.hpp"
 #include "tests/support/self_control.hpp"
+#include "tests/support/shown.hpp"
 #include "tests/support/trial.hpp"
 
 namespace tessera {
@@ -84,6 +85,7 @@ TEST(Passes, EveryStepDrawsAnew) {
     HostSequences batch = batches.training(0, 0);
     std::vector<float> all;
     for (const std::uint64_t step : {1u, 2u, 1u}) {
+      SCOPED_TRACE(shown(step));
       batch.step = step;
       all.push_back(engine.report(engine.step(batch, {})).clip.norm);
       EXPECT_TRUE(std::isfinite(all.back()) && all.back() > 0);

@@ -17,6 +17,7 @@
 #include "kernels/digest/digest.hpp"
 #include "tests/support/compare.hpp"
 #include "tests/support/on_device.hpp"
+#include "tests/support/shown.hpp"
 #include "tests/support/stored.hpp"
 #include "tests/support/tolerances.hpp"
 #include "tests/support/trial.hpp"
@@ -121,6 +122,7 @@ TEST(Training, StoredWeightsAreTheRoundedMastersAfterEveryStep) {
   RunConfig owned = mixture(Compute::bf16);
   owned.optimizer.matrices = MatrixRule::muon;
   for (RunConfig config : {dense(Compute::fp32), mixture(Compute::bf16), owned}) {
+    SCOPED_TRACE(shown(config.precision.compute, config.sharding, config.model.moe.has_value()));
     config.eval.every_steps = 3;          // an evaluation leaves weights Ready, a step leaves them Staged
     config.debug.replica_hash_every = 1;  // checks replicas, so that each rank need check only its own slice
     Trial run(config, 0);
@@ -139,6 +141,7 @@ TEST(Training, StoredWeightsAreTheRoundedMastersAfterEveryStep) {
 
 TEST(Training, EvaluationChangesNoBit) {
   for (RunConfig config : {dense(Compute::fp32), mixture(Compute::bf16)}) {
+    SCOPED_TRACE(shown(config.precision.compute, config.sharding, config.model.moe.has_value()));
     const Outcome never = outcome_of(config);
     config.eval.every_steps = 1;
     const Outcome always = outcome_of(config);
@@ -279,6 +282,7 @@ TEST(Training, AReplayedStepIsTheSameBits) {
   constexpr std::int64_t steps = 13;
   for (RunConfig config : {dense(Compute::fp32), mixture(Compute::bf16)})
     for (const std::int64_t micro : {1, 3}) {
+      SCOPED_TRACE(shown(config.precision.compute, config.sharding, config.model.moe.has_value(), micro));
       if (12 / mpi().size() % micro != 0) continue;
       const bool evaluated = (micro == 1) == (config.precision.compute == Compute::bf16);
       config.run.steps = steps;
@@ -299,6 +303,7 @@ TEST(Training, ReplaysGoWithOverlapsAndWithWhatReadsTheStateBetween) {
   RunConfig config = mixture(Compute::bf16);
   config.run.steps = 12;
   for (bool overlap : {false, true}) {
+    SCOPED_TRACE(shown(overlap));
     config.proof.gather_overlap = config.proof.reduce_overlap = overlap;
     config.proof.graph = false;
     const Held eager = held_by(config);

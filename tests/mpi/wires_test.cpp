@@ -13,6 +13,7 @@
 #include "tests/support/delaying.hpp"
 #include "tests/support/held_weights.hpp"
 #include "tests/support/quantized.hpp"
+#include "tests/support/shown.hpp"
 
 /// Weights held as codes. On every rank every stored byte equals that of quantizing the whole bf16 weight, for every
 /// format, wire, cut and place of staging. Bytes that travel and launches are counted.
@@ -198,6 +199,7 @@ TEST(Wires, GradientsAndStagedBytesShareTheirMemory) {
 
 TEST(Wires, NothingIsStagedInGradientsThatAreInUse) {
   for (const Case& one : cases()) {
+    SCOPED_TRACE(test::shown(one.name()));
     if (one.travel() != Travel::bf16 || one.rules.weights.staging == GatherStaging::ring) continue;
     Bench bench(one, 4000, parameters(one.format));
     bench.publish(1);

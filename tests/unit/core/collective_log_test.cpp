@@ -5,6 +5,7 @@
 
 #include "core/comm/control.hpp"
 #include "core/comm/mpi_counts.hpp"
+#include "tests/support/shown.hpp"
 
 namespace tessera {
 namespace {
@@ -201,6 +202,7 @@ TEST(MpiCounts, RefusesWhatNoBlockMakesFit) {
 
 TEST(MpiCounts, PiecesCoverEverythingOnce) {
   for (std::int64_t n : {std::int64_t{0}, std::int64_t{1}, int_max, int_max + 1, 5 * int_max + 3}) {
+    SCOPED_TRACE(test::shown(n));
     std::int64_t next = 0;
     for_each_piece(n, int_max, [&](std::int64_t begin, int count) {
       EXPECT_EQ(begin, next);

@@ -11,6 +11,7 @@
 #include "core/layout/layout.hpp"
 #include "core/params/wires/shard_ranges.hpp"
 #include "kernels/formats/registry.hpp"
+#include "tests/support/shown.hpp"
 
 /// Tile cuts of buckets between rows of blocks. Every entry made from a slice's elements is in the part of the rank
 /// that owns them.
@@ -233,6 +234,7 @@ TEST(Parts, OfAShardAreTheSlicesOfItsNumber) {
   std::mt19937 random(11);
   for (const int ranks : {4, 6, 12, 24})
     for (const std::int64_t groups : divisors(ranks)) {
+      SCOPED_TRACE(test::shown(ranks, groups));
       const ParamRegistry registry = random_registry(weight_formats().front(), random, 2);
       for (LayoutRules how : {rules(ranks, 40000, GatherCuts::flat), rules(ranks, 40000, GatherCuts::tile),
                               LayoutRules{ranks, ranks, 40000, OwnerKind::whole_matrix}}) {

@@ -10,6 +10,7 @@
 
 #include "core/layout/layout.hpp"
 #include "core/model/gpt.hpp"
+#include "tests/support/shown.hpp"
 
 namespace tessera {
 namespace {
@@ -196,6 +197,7 @@ TEST(WholeMatrixLayout, SingleAndDiscreteExpertsHaveTheSameOwners) {
   const Gpt one(single, small_model(ExpertWeights::single)), other(discrete, small_model(ExpertWeights::discrete));
   for (int ranks : {1, 3, 8})
     for (std::int64_t elements : {1, 20000}) {
+      SCOPED_TRACE(test::shown(ranks, elements));
       const ParamLayout a = ParamLayout::build(single, muon(ranks, ranks, elements));
       const ParamLayout b = ParamLayout::build(discrete, muon(ranks, ranks, elements));
       EXPECT_EQ(a.hash(), b.hash());

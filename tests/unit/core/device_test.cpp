@@ -15,6 +15,7 @@
 #include "kernels/convert/convert.hpp"
 #include "kernels/random/random.hpp"
 #include "tests/support/on_device.hpp"
+#include "tests/support/shown.hpp"
 
 namespace tessera {
 namespace {
@@ -173,6 +174,7 @@ TEST(Device, ACapturedGraphRunsAgainOnAllItsStreams) {
   ASSERT_TRUE(graph);
   EXPECT_EQ(test::on_host<float>(device, target), Values(n, 1.0f));  // recorded, not run
   for (float value : {2.0f, 3.0f}) {
+    SCOPED_TRACE(test::shown(value));
     fill(device.compute(), source, value);
     device.compute().run(graph);
     EXPECT_EQ(test::on_host<float>(device, target), Values(n, value));

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "tests/support/finite_differences.hpp"
+#include "tests/support/shown.hpp"
 #include "tests/support/tiny_gpt.hpp"
 
 namespace tessera::test {
@@ -125,6 +126,7 @@ TEST(GptGradients, LikeQwenMoe) {
 // Of a selection bias: the slots of each expert, summed over micro-batches, whatever is kept or computed again.
 TEST(GptGradients, OfABiasAreCounts) {
   for (const Keep keep : {Keep::all, Keep::input}) {
+    SCOPED_TRACE(shown(keep));
     GptShape shape = like_deepseek();
     shape.keep.moe = keep;
     TinyGpt gpt(shape, 2);

@@ -5,6 +5,7 @@
 
 #include "kernels/convert/convert.hpp"
 #include "tests/support/finite_differences.hpp"
+#include "tests/support/shown.hpp"
 #include "tests/support/tiny_gpt.hpp"
 
 namespace tessera::test {
@@ -131,6 +132,7 @@ TEST(LayerGradients, Linear) {
 
 TEST(LayerGradients, NormAddsTheBranch) {
   for (Norm kind : {Norm::layer, Norm::rms}) {
+    SCOPED_TRACE(shown(kind));
     GptShape shape = tiny_shape();
     shape.norm = kind;
     LayerBench bench(shape);
@@ -228,6 +230,7 @@ TEST(LayerGradients, Block) {
 
 TEST(LayerGradients, Embedding) {
   for (Position position : {Position::learned, Position::rotary}) {
+    SCOPED_TRACE(shown(position));
     GptShape shape = tiny_shape();
     shape.position = position;
     LayerBench bench(shape);

@@ -8,6 +8,7 @@
 
 #include "kernels/formats/registry.hpp"
 #include "tests/support/portable_bits.hpp"
+#include "tests/support/shown.hpp"
 
 namespace tessera {
 namespace {
@@ -247,6 +248,7 @@ TEST(ParamLayout, TheEndOfTheModelIsBucketZero) {
 
 TEST(ParamLayout, SingleAndDiscreteExpertsLieAlike) {
   for (std::int64_t bucket_elements : {1, 500, 100000}) {
+    SCOPED_TRACE(test::shown(bucket_elements));
     ParamRegistry single, discrete;
     for (ParamRegistry* registry : {&single, &discrete}) {
       registry->add(vector_of("first", 77));

@@ -5,6 +5,7 @@
 #include "kernels/attention/attention.hpp"
 #include "kernels/base/runtime.hpp"
 #include "kernels/gemm/gemm.hpp"
+#include "tests/support/shown.hpp"
 #include "tests/support/small_runs.hpp"
 
 namespace tessera {
@@ -47,6 +48,7 @@ TEST(Refusals, NameTheWidestHead) {
 TEST(Refusals, ExpertGroupsDivideTheRanks) {
   RunConfig config = with_experts(12, ExpertWeights::single);
   for (const std::int64_t expert : {2, 3, 4}) {
+    SCOPED_TRACE(test::shown(expert));
     config.parallel = {};
     config.parallel.expert = expert;
     derive(config);

@@ -1,5 +1,6 @@
 #include "core/data/mixture.hpp"
 #include "core/data/sampler.hpp"
+#include "tests/support/shown.hpp"
 
 #include <gtest/gtest.h>
 
@@ -59,6 +60,7 @@ TEST(Windows, KeepTheLastOnesForEvaluation) {
 
 TEST(Windows, RefuseATextThatIsTooShort) {
   for (const std::int64_t tokens : {0, 5, 9}) {
+    SCOPED_TRACE(test::shown(tokens));
     Problems problems;
     Windows::apart(tokens, 4, 0.1, 1, problems);
     ASSERT_EQ(problems.list().size(), 1u);
@@ -232,6 +234,7 @@ TEST(ReadWindow, ShiftsTargetsByOneToken) {
 
 TEST(Sampler, VisitsEveryWindowOnceAnEpoch) {
   for (std::int64_t n : {1, 2, 3, 17, 1000}) {
+    SCOPED_TRACE(test::shown(n));
     Sampler sampler(n, Order::shuffled, 42);
     for (std::int64_t epoch = 0; epoch < 4; ++epoch) {
       std::set<std::int64_t> seen;

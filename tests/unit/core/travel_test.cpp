@@ -4,6 +4,7 @@
 
 #include "core/config/config.hpp"
 #include "core/config/treatments.hpp"
+#include "tests/support/shown.hpp"
 
 /// What travels of a weight: decided once, by the bytes that an all-gather of codes would move.
 namespace tessera {
@@ -43,7 +44,9 @@ TEST(Travel, ShardingAndWireDecideBeforeBytesDo) {
   for (int i = 0; i < formats::Registry::size; ++i) {
     const auto id = static_cast<FormatId>(i);
     for (const GatherWire wire : wires) {
+      SCOPED_TRACE(test::shown(wire));
       for (const Sharding sharding : shardings) {
+        SCOPED_TRACE(test::shown(sharding));
         EXPECT_EQ(travel_of(id, DType::bf16, {PrimaryWeights::bf16, wire, {}, sharding}), Travel::plain);
         EXPECT_EQ(travel_of({}, DType::bf16, {PrimaryWeights::quantized, wire, {}, sharding}), Travel::plain);
       }

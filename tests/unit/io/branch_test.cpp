@@ -10,6 +10,7 @@
 #include "io/checkpoint/folder.hpp"
 #include "io/files/fault.hpp"
 #include "kernels/base/error.hpp"
+#include "tests/support/shown.hpp"
 
 namespace tessera {
 namespace {
@@ -179,6 +180,7 @@ TEST_F(BranchTest, FromElsewhereHasNoRows) {
 TEST_F(BranchTest, KeepsEveryRecordOfRows) {
   const std::vector<std::string> records = {"metrics.jsonl", "routing.jsonl", "absent.jsonl"};
   for (const bool saved : {false, true}) {
+    SCOPED_TRACE(test::shown(saved));
     fresh();
     write(run_ / "routing.jsonl", "old routing");
     begin_branch(run_, run_ / step_folder(20), 20, records);

@@ -6,6 +6,7 @@
 #include "io/files/text_file.hpp"
 #include "kernels/digest/digest.hpp"
 #include "tests/support/saved_state.hpp"
+#include "tests/support/shown.hpp"
 
 namespace tessera {
 namespace {
@@ -74,6 +75,7 @@ class CheckpointIndex : public ::testing::TestWithParam<ExpertWeights> {
 
 TEST_P(CheckpointIndex, SaysWhatDatasetsAre) {
   for (const char* name : names) {
+    SCOPED_TRACE(test::shown(name));
     const std::vector<StoredTensor> tensors = indexed(name);
     EXPECT_EQ(tensors, by_datasets(name));
     ASSERT_EQ(tensors.size(), 3u);

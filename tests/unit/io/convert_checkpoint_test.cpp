@@ -13,6 +13,7 @@
 #include "io/convert/hf_folder.hpp"
 #include "io/convert/safetensors.hpp"
 #include "tests/support/portable_bits.hpp"
+#include "tests/support/shown.hpp"
 #include "tests/support/temporary_folder.hpp"
 
 namespace tessera::test {
@@ -292,6 +293,7 @@ TEST_F(Convert, ConfigurationsThatNoModelHereHas) {
                       {"gpt2", "scale_attn_weights", false, "true"},
                       {"gpt2", "n_head", 5, "divide"}};
   for (const char* model : {"llama", "mixtral", "gpt2"}) {
+    SCOPED_TRACE(shown(model));
     const bool llama = model == std::string("llama"), gpt2 = model == std::string("gpt2");
     const fs::path source = hf_folder(at(model), llama ? llama_of(1, 32) : gpt2 ? gpt2_of(1, 32) : mixtral_of(1, 32));
     const json sound = json::parse(read_file(source / hf_config_file));

@@ -10,6 +10,7 @@
 #include "tests/support/compare.hpp"
 #include "tests/support/finite_differences.hpp"
 #include "tests/support/on_device.hpp"
+#include "tests/support/shown.hpp"
 
 namespace tessera {
 namespace {
@@ -85,6 +86,7 @@ TYPED_TEST(Activation, SwigluEqualsReference) {
   Device device;
   for (std::int64_t rows : {1, 3})
     for (std::int64_t columns : {1, 17, 640}) {
+      SCOPED_TRACE(test::shown(rows, columns));
       const auto in = spread<T>(rows * 2 * columns, 3), dy = uniform<T>(rows * columns, 4);
       const Tensor gate_up = on_device(device, Shape{rows, 2 * columns}, in), y = poisoned<T>(device, {rows, columns});
       swiglu_forward(device.compute(), y, gate_up);

@@ -53,6 +53,7 @@ TEST(ExchangeValues, ExchangesEveryBit) {
   Device device;
   std::mt19937 draw(12);
   for (const std::size_t count : {1, 5, 70001}) {
+    SCOPED_TRACE(test::shown(count));
     std::vector<float> one = drawn(count, draw), other = drawn(count, draw);
     if (count > 1) one[0] = std::numeric_limits<float>::quiet_NaN(), other[1] = -0.0f;
     const Tensor a = on_device(device, one), b = on_device(device, other);

@@ -8,6 +8,7 @@
 #include "tests/reference/convert.hpp"
 #include "tests/support/compare.hpp"
 #include "tests/support/on_device.hpp"
+#include "tests/support/shown.hpp"
 
 namespace tessera {
 namespace {
@@ -51,6 +52,7 @@ TYPED_TEST_SUITE(ConvertFrom, test::Reals);
 TYPED_TEST(ConvertFrom, TakesEveryRealType) {
   Device device;
   for (std::int64_t n : {1, 33, 9001}) {
+    SCOPED_TRACE(test::shown(n));
     const auto values = uniform<TypeParam>(n, 1, -1000, 1000);
     const Tensor from = on_device(device, values);
     const Tensor wide = poisoned<double>(device, {n}), middle = poisoned<float>(device, {n});

@@ -7,6 +7,7 @@
 
 #include "tests/reference/digest.hpp"
 #include "tests/support/on_device.hpp"
+#include "tests/support/shown.hpp"
 
 namespace tessera {
 namespace {
@@ -89,6 +90,7 @@ TEST(Digest, SeesEveryBitAndEveryExchange) {
   };
   const std::uint64_t whole = of(values);
   for (std::size_t i : {0u, 4095u, 4096u, 4999u}) {
+    SCOPED_TRACE(test::shown(i));
     auto flipped = values;
     flipped[i] = std::bit_cast<float>(std::bit_cast<std::uint32_t>(flipped[i]) ^ 1u);
     EXPECT_NE(of(flipped), whole);
@@ -109,6 +111,7 @@ TEST(Digest, GivesTheDocumentedNumber) {
 TEST(DigestRows, CountsTheValidColumnsOfItsRows) {
   Device device;
   for (std::int64_t columns : {1, 16, 130, 5000}) {
+    SCOPED_TRACE(test::shown(columns));
     const std::int64_t rows = 37, valid = columns == 1 ? 1 : columns - 3;
     const std::uint64_t first_row = 1000;
     const auto values = any_bits<bf16>(rows * columns, 12);

@@ -10,6 +10,7 @@
 #include "tests/support/compare.hpp"
 #include "tests/support/norm.hpp"
 #include "tests/support/on_device.hpp"
+#include "tests/support/shown.hpp"
 
 namespace tessera {
 namespace {
@@ -119,6 +120,7 @@ TYPED_TEST(DocumentAttention, RotaryCountsFromEachDocument) {
   const double base = 10000;
   Device device;
   for (const AttentionShape& shape : {AttentionShape{2, 19, 3, 1, 10}, AttentionShape{2, 19, 3, 1, 48}}) {
+    SCOPED_TRACE(shown(shape.sequences, shape.length, shape.heads, shape.kv_heads, shape.head_dim));
     const auto values = uniform<T>(2 * 19 * shape.columns(), 4);
     const Positions at = drawn_positions(2, 19, 8, 5);
     const Tensor qkv = on_device(device, {2 * 19, shape.columns()}, values);

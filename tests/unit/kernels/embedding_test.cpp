@@ -7,6 +7,7 @@
 #include "tests/reference/embedding.hpp"
 #include "tests/support/compare.hpp"
 #include "tests/support/on_device.hpp"
+#include "tests/support/shown.hpp"
 
 namespace tessera {
 namespace {
@@ -36,6 +37,7 @@ TYPED_TEST(Embedding, ForwardEqualsReference) {
   Device device;
   for (auto [rows, columns, vocabulary] : sizes)
     for (std::int64_t length : {std::int64_t{0}, std::int64_t{4}, rows}) {
+      SCOPED_TRACE(test::shown(rows, columns, vocabulary, length));
       const Ids ids = ids_below(rows, vocabulary);
       const auto tokens = uniform<T>(vocabulary * columns, 1), positions = uniform<T>(length * columns, 2);
       const Tensor places = length == 0 ? Tensor{} : on_device(device, Shape{length, columns}, positions);

@@ -112,6 +112,7 @@ TYPED_TEST(Codec, RoundsAtTheMidpointsAndBesideThem) {
   for (std::uint32_t c = 0; c < Limits<TypeParam>::top; ++c) {
     const auto middle = static_cast<float>((static_cast<double>(TypeParam::decode(c)) + TypeParam::decode(c + 1)) / 2);
     for (float sign : {1.0f, -1.0f}) {
+      SCOPED_TRACE(test::shown(sign));
       const std::uint32_t s = sign < 0 ? TypeParam::sign : 0u;
       EXPECT_EQ(TypeParam::encode(sign * middle), (c % 2 == 0 ? c : c + 1) | s);
       EXPECT_EQ(TypeParam::encode(sign * from_bits(bits(middle) + 1)), (c + 1) | s);
@@ -301,6 +302,7 @@ void expect_tensor_scale() {
     ASSERT_EQ(F::step(0, amax), F::tensor_step(amax));
   }
   for (const float unit : {0.0f, std::numeric_limits<float>::infinity()}) {
+    SCOPED_TRACE(test::shown(unit));
     EXPECT_EQ(F::tensor_scale(unit).encode, 1.0f);
     EXPECT_EQ(F::tensor_step(unit), 1.0f);
   }
@@ -345,6 +347,7 @@ TYPED_TEST(EveryFormat, PlacesEveryScaleInsideItsPadding) {
   for (std::int64_t rows : {1, 16, 33, 127, 128, 129, 288})
     for (std::int64_t columns : {32, 48, 64, 96, 288, 2880})
       for (Side side : {Side::rowwise, Side::columnwise}) {
+        SCOPED_TRACE(test::shown(rows, columns, side));
         const Matrix m{rows, columns};
         const Matrix inner = scale_extent<F>(side, m), outer = padded_extent<F>(side, m);
         if (!F::scaled) continue;

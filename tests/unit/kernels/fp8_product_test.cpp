@@ -8,6 +8,7 @@
 #include "kernels/convert/convert.hpp"
 #include "kernels/gemm/gemm.hpp"
 #include "tests/support/coded_factor.hpp"
+#include "tests/support/shown.hpp"
 
 namespace tessera {
 namespace {
@@ -258,6 +259,7 @@ void Fp8Mixture<P>::expect_own_rows() {
                offsets = test::on_device(device, begins);
   const auto x_columns = decoded(x, Side::columnwise), dy_columns = decoded(dy, Side::columnwise);
   for (const float beta : {0.0f, 1.0f}) {
+    SCOPED_TRACE(test::shown(beta));
     const ::tessera::Gradient sums{dw.flat(0, size).view({wide_out, wide_in}), beta, count, size};
     expert_weight_gradient(stream, {&sums, 1}, dy.operand(Side::columnwise), x.operand(Side::columnwise), offsets, {});
     const auto all = test::in_double(test::on_host<float>(device, dw));

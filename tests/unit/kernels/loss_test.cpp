@@ -91,6 +91,7 @@ TYPED_TEST(CrossEntropy, LargeLogitsDoNotOverflow) {
 TYPED_TEST(CrossEntropy, NanReachesTheSumAndItsRowAlone) {
   using T = TypeParam;
   for (std::size_t column : {0, 3, 4}) {
+    SCOPED_TRACE(test::shown(column));
     Case<T> c({3, 5, 8}, 1);
     c.logits[8 + column] = T(nan);
     const Tensor logits = c.put(), d = poisoned<T>(c.device, logits.shape);

@@ -8,6 +8,7 @@
 #include "tests/reference/moe.hpp"
 #include "tests/support/compare.hpp"
 #include "tests/support/on_device.hpp"
+#include "tests/support/shown.hpp"
 
 namespace tessera {
 namespace {
@@ -96,6 +97,7 @@ TEST(CapacityByHand, AnExpertTakesTheFirstTokensOfEachSequence) {
 TYPED_TEST(Capacity, RowsBeginAtMultiples) {
   Device device;
   for (RouterShape shape : shapes()) {
+    SCOPED_TRACE(test::shown(shape.sequences, shape.length, shape.experts, shape.top_k, shape.row_multiple));
     const auto logits = logits_for<TypeParam>(shape, 6);
     const auto compact = reference::route(shape, in_double(logits));
     shape.row_multiple = 16;
@@ -178,6 +180,7 @@ TYPED_TEST(Capacity, DroppedSlotsHaveNeitherAnswerNorGradient) {
 TYPED_TEST(Capacity, DroppedSlotsAreCounted) {
   Device device;
   for (const RouterShape& shape : shapes()) {
+    SCOPED_TRACE(test::shown(shape.sequences, shape.length, shape.experts, shape.top_k, shape.row_multiple));
     const auto logits = logits_for<TypeParam>(shape, 11);
     const Routed<TypeParam> r(device, shape, logits);
     const Tensor words = on_device(

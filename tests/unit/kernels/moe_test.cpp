@@ -91,6 +91,7 @@ TYPED_TEST_SUITE(Route, Statistics);
 TYPED_TEST(Route, EqualsReference) {
   for (const RouterShape& shape : ruled_shapes())
     for (const double size : {0.0, 0.2, 3.0}) {
+      SCOPED_TRACE(test::shown(shape.sequences, shape.length, shape.experts, shape.top_k, shape.row_multiple, size));
       const auto logits = logits_for<TypeParam>(shape), bias = bias_for<TypeParam>(shape, size);
       Router<TypeParam> r(shape);
       r.route(logits, bias);
@@ -183,10 +184,12 @@ TYPED_TEST(Route, ExpertsWithoutRowsFirstMiddleAndLast) {
 // Rows of each expert begin at multiples; rows in gaps belong to no token and stay zero.
 TYPED_TEST(Route, RowsBeginAtMultiples) {
   for (RouterShape shape : shapes) {
+    SCOPED_TRACE(test::shown(shape.sequences, shape.length, shape.experts, shape.top_k, shape.row_multiple));
     const auto logits = logits_for<TypeParam>(shape);
     Router<TypeParam> compact(shape);
     compact.route(logits);
     for (const std::int64_t multiple : {16, 128}) {
+      SCOPED_TRACE(test::shown(multiple));
       shape.row_multiple = multiple;
       Router<TypeParam> spread(shape);
       spread.route(logits);
@@ -313,6 +316,7 @@ TEST(Arrival, RowsOfAnyTypeAreGathered) {
 
 TYPED_TEST(Route, NanGivesValidExpertsAndNanWeights) {
   for (std::size_t at : {3, 4, 5}) {
+    SCOPED_TRACE(test::shown(at));
     Router<TypeParam> r({1, 3, 3, 2, true});
     auto logits = uniform<TypeParam>(9, 42);
     logits[at] = std::numeric_limits<TypeParam>::quiet_NaN();

@@ -11,6 +11,7 @@
 #include "kernels/gemm/native.hpp"
 #include "kernels/gemm/route.hpp"
 #include "tests/support/coded_factor.hpp"
+#include "tests/support/shown.hpp"
 #include "tests/support/software_units.hpp"
 
 namespace tessera {
@@ -97,6 +98,7 @@ std::vector<bf16> turned(const std::vector<bf16>& values, std::int64_t rows, std
 
 TYPED_TEST(NativeProduct, GetsTheDecodedFactorsToTheBit) {
   for (const Sides& sides : drawn_sides()) {
+    SCOPED_TRACE(test::shown(sides.rows, sides.in, sides.out));
     typename TestFixture::Layer layer(sides);
     SoftwareUnits units;
     // An fp8 tensor's scale is left to alpha, a power of two.
@@ -132,6 +134,7 @@ TYPED_TEST(NativeProduct, EqualsTheDecodedRoute) {
   // Where units get an FP8 tensor's scale as alpha, c is added after the sum; without one a library may begin with c.
   const bool adds_c_last = W::tensor_amax && !W::leaves_alpha;
   for (const Sides& sides : drawn_sides()) {
+    SCOPED_TRACE(test::shown(sides.rows, sides.in, sides.out));
     typename TestFixture::Layer layer(sides);
     const auto decoded = layer.results();
     SoftwareUnits units;

@@ -10,6 +10,7 @@
 #include "tests/support/compare.hpp"
 #include "tests/support/finite_differences.hpp"
 #include "tests/support/on_device.hpp"
+#include "tests/support/shown.hpp"
 
 namespace tessera {
 namespace {
@@ -254,6 +255,7 @@ TYPED_TEST(Normalize, NoRows) {
 TYPED_TEST(Normalize, NanFillsItsRowAndNoOther) {
   using T = TypeParam;
   for (Norm kind : kinds) {
+    SCOPED_TRACE(test::shown(kind));
     Case<T> c(kind, 3, 33);
     c.forward(Branch::no, Bias::yes);
     const auto clean = on_host<T>(c.device, c.y);
@@ -271,6 +273,7 @@ TYPED_TEST(Normalize, NanFillsItsRowAndNoOther) {
 
 TEST(NormGradients, AreTheDerivatives) {
   for (Norm kind : kinds) {
+    SCOPED_TRACE(test::shown(kind));
     Case<double> c(kind, 4, 19);
     const bool biased = kind == Norm::layer;
     const auto value = [&] {

@@ -126,6 +126,7 @@ TYPED_TEST(QuantizeOne, MakesTheFactorsThatDecodingGives) {
                          Matrix{33, 64}, Matrix{160, 40}})
     for (const Purpose purpose : {Purpose::weight, Purpose::activation, Purpose::gradient})
       for (const bool odd : {false, true}) {
+        SCOPED_TRACE(test::shown(purpose, odd));
         Case<F> c(this->device, m, 1, DType::bf16, 3, odd);
         std::vector<std::int64_t> numbers(static_cast<std::size_t>(m.rows));
         for (std::size_t r = 0; r < numbers.size(); ++r) numbers[r] = static_cast<std::int64_t>(r * 7 % 5 + r);

@@ -6,6 +6,7 @@
 #include "kernels/quantize/host_columnwise.hpp"
 #include "kernels/quantize/host_dequantize.hpp"
 #include "tests/support/quantized_case.hpp"
+#include "tests/support/shown.hpp"
 
 /// Quantization tables: any shapes in one launch; refusals; arrays beyond 2^31 elements.
 namespace tessera {
@@ -24,6 +25,7 @@ TYPED_TEST_SUITE(TableOf, test::EveryFormat);
 TEST(Table, OneLaunchWhateverTheNumberOfTensors) {
   Device device(Device::Kind::measuring);
   for (int count : {1, 1000}) {
+    SCOPED_TRACE(test::shown(count));
     std::vector<QuantizedMatrix> matrices;
     for (int i = 0; i < count; ++i) {
       QuantizedMatrix m;
@@ -355,6 +357,7 @@ TYPED_TEST(TableOf, FindsItsPlacesBeyond32Bits) {
       quantizer::host::swizzle_patch<F>(Side::columnwise, of, p);
     });
     for (Side side : {Side::rowwise, Side::columnwise}) {
+      SCOPED_TRACE(test::shown(side));
       const Matrix padded = formats::padded_extent<F>(side, huge), grid = formats::blocks<F>(side, last);
       const Copy& copy = side == Side::rowwise ? big.item.rowwise : big.item.columnwise;
       const bool turned = side == Side::columnwise && F::columnwise_order == formats::Order::as_source;

@@ -86,6 +86,7 @@ TEST(SumInOrder, KeepsTheOrder) {
   Device device;
   const std::vector<float> values{1e8f, 1, -1e8f, 1e8f, 1, -1e8f};
   for (std::int64_t rank : {0, 1, 2}) {
+    SCOPED_TRACE(test::shown(rank));
     const Tensor out = test::poisoned<float>(device, {2});
     sum_in_order(device.compute(), out, parts_of(device, values, 2, rank));
     EXPECT_TRUE(test::same_bits(test::on_host<float>(device, out), std::vector<float>{1, (1 + 1e8f) - 1e8f}));

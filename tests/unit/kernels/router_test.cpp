@@ -7,6 +7,7 @@
 #include "tests/reference/gemm.hpp"
 #include "tests/support/compare.hpp"
 #include "tests/support/on_device.hpp"
+#include "tests/support/shown.hpp"
 
 namespace tessera {
 namespace {
@@ -75,6 +76,7 @@ TYPED_TEST(RouterProducts, GateEqualsItsFormula) {
   Device device;
   for (std::int64_t m : {1, 7})
     for (std::int64_t n : {1, 33, 72, 513}) {
+      SCOPED_TRACE(test::shown(m, n));
       const auto z = uniform<A>(m, 71, -4, 4);
       const auto a = uniform<T>(m * n, 72), dy = uniform<T>(m * n, 73);
       const Tensor logits = on_device(device, Shape{m, 1}, z), answer = on_device(device, Shape{m, n}, a);

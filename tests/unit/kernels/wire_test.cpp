@@ -11,6 +11,7 @@
 #include "tests/reference/wire.hpp"
 #include "tests/support/compare.hpp"
 #include "tests/support/on_device.hpp"
+#include "tests/support/shown.hpp"
 
 namespace tessera {
 namespace {
@@ -62,6 +63,7 @@ TEST(Wire, GradientsAreRoundedByTheDefinition) {
 TEST(Wire, ABlockIsRoundedByItself) {
   Device device;
   for (GradientWire wire : blocks) {
+    SCOPED_TRACE(test::shown(wire));
     const std::int64_t block = traits_of(wire).block;
     const std::vector<float> gradient = spread(9 * block, 7, 0, 30);
     const std::vector<float> whole = rounded(device, wire, gradient);
@@ -77,6 +79,7 @@ TEST(Wire, ABlockIsRoundedByItself) {
 TEST(Wire, ZerosAreZeros) {
   Device device;
   for (GradientWire wire : blocks) {
+    SCOPED_TRACE(test::shown(wire));
     const std::vector<float> zeros(static_cast<std::size_t>(2 * traits_of(wire).block), 0.0f);
     EXPECT_TRUE(test::same_bits(rounded(device, wire, zeros), zeros));
   }
@@ -104,6 +107,7 @@ TEST(Wire, WhatIsNotFiniteStaysSo) {
 TEST(Wire, SumsAreNotRounded) {
   Device device;
   for (GradientWire wire : {GradientWire::bf16, GradientWire::mxfp8, GradientWire::fp8_block}) {
+    SCOPED_TRACE(test::shown(wire));
     const std::vector<float> gradient(256, 0x1p-20f);
     const WireArray own = array_of(device, wire, {256}), others = array_of(device, wire, {2 * 256});
     encode_gradients(device.compute(), wire, test::on_device(device, gradient), own);
@@ -134,6 +138,7 @@ TEST(Wire, DrawsNameTheElement) {
   const std::vector<float> whole = drawn(device, gradient, 40, 3, 2);
   for (std::int64_t begin : {0, 1, 7, 8, 333})
     for (std::int64_t count : {1, 8, 500}) {
+      SCOPED_TRACE(test::shown(begin, count));
       const auto part = [&](const std::vector<float>& all) {
         return std::vector<float>(all.begin() + begin, all.begin() + begin + count);
       };

@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include "tests/support/shown.hpp"
 #include "tests/support/sound_config.hpp"
 
 namespace tessera {
@@ -53,6 +54,7 @@ TEST(ProofSection, StagingNeedsSomethingThatIsStaged) {
     return contradictions(config);
   };
   for (const GatherStaging staging : {GatherStaging::alias_grads, GatherStaging::ring}) {
+    SCOPED_TRACE(shown(staging));
     const List nothing{"proof.staging: is " + std::string(name_of(staging)) +
                        ", and nothing is staged: only weights that are held quantized and travel as bf16 are; use "
                        "auto"};

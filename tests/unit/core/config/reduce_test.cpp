@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include "tests/support/shown.hpp"
 #include "tests/support/sound_config.hpp"
 
 namespace tessera {
@@ -18,6 +19,7 @@ TEST(ReduceSection, FullShardingHasNoBuckets) {
 
 TEST(ReduceSection, WiresOfFewBytesNeedTheOrderOfTheBatch) {
   for (GradientWire wire : {GradientWire::bf16, GradientWire::mxfp8, GradientWire::fp8_block}) {
+    SCOPED_TRACE(shown(wire));
     RunConfig config = sound();
     config.reduce.wire = wire;
     EXPECT_EQ(contradictions(config),
