@@ -9,6 +9,7 @@
 #include "tests/support/all_steps.hpp"
 #include "tests/support/compare.hpp"
 #include "tests/support/golden.hpp"
+#include "tests/support/shown.hpp"
 #include "tests/support/tiny_gpt.hpp"
 #include "tests/support/tolerances.hpp"
 
@@ -63,6 +64,7 @@ ModelConfig model_of(const json& golden) {
     model.moe->balance_over = choice<BalanceOver>(moe.value("balance_over", "sequence"));
     model.moe->bias_rate = moe.value("bias_rate", 0.0);
     model.moe->bias = model.moe->bias_rate > 0;
+    model.moe->capacity = moe.value("capacity", 0.0);
   }
   return model;
 }
@@ -177,6 +179,7 @@ TEST_P(GoldenTraining, Fp32) {
   RunConfig config = config_of(golden, Compute::fp32);
   if (!shared(config)) return;
   for (Overlap overlap : {Overlap::on, Overlap::off}) {
+    SCOPED_TRACE(shown(overlap));
     config.proof.gather_overlap = config.proof.reduce_overlap = overlap == Overlap::on;
     const Errors errors = errors_of(golden, config);
     say("fp32", errors);

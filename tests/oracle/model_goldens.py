@@ -1,6 +1,6 @@
 """Writes goldens/<model>.json and .bin: loss, auxiliary losses, logits, every gradient and ten training losses of small
 models, from PyTorch in float64, by the models' published formulas. Before anything is written, all models but `switch`
-are also compared with the implementations in transformers.
+and `capacity` are also compared with the implementations in transformers.
 
     python tests/oracle/model_goldens.py [MODEL...]
 
@@ -39,6 +39,10 @@ MODELS = {
                       tied_head=False,
                       moe=dict(experts=6, top_k=2, renormalize=False, balance_coef=0.02, z_coef=0.01, ffn=16, every=2,
                                shared_ffn=20, shared_gate=True, balance_over="batch")),
+    "capacity": dict(SMALL, kv_heads=2, ffn=16, norm="rms", position="rotary", activation="swiglu", bias=False,
+                     tied_head=False,
+                     moe=dict(experts=4, top_k=2, renormalize=True, balance_coef=0.02, z_coef=0.01, shared_ffn=12,
+                              capacity=0.75)),
 }
 TRAINING = dict(sequences=4, steps=10, lr=4e-3, min_lr=4e-4, warmup_steps=3, beta1=0.9, beta2=0.95, eps=1e-8,
                 weight_decay=0.1, clip=2.1)
@@ -58,7 +62,7 @@ class Model:
 
     def __init__(self, m, weights):
         self.m, self.w = m, weights
-        self.gap, self.balance, self.z = math.inf, 0, 0
+        self.gap, self.balance, self.z, self.dropped = math.inf, 0, 0, 0
         self.counts = {}  # slots of each expert, by the name of its bias or load
 
     def norm(self, name, x):
@@ -108,6 +112,16 @@ class Model:
             choice = choice.masked_fill(stays == 0, -math.inf)
         return self.highest(choice, k)
 
+    def taken(self, chosen):
+        """0 or 1 for each slot [B, T, E]: of a sequence an expert takes its first ceil(capacity T k / E)."""
+        moe = self.m["moe"]
+        if not moe.get("capacity"):
+            return 1
+        most = math.ceil(moe["capacity"] * chosen.shape[1] * moe["top_k"] / moe["experts"])
+        taken = (chosen.cumsum(1) <= most).to(chosen.dtype)
+        self.dropped += (chosen * (1 - taken)).sum().item()
+        return taken
+
     def highest(self, values, k):
         top = values.topk(min(k + 1, values.shape[-1]), -1)
         if k < values.shape[-1]:
@@ -128,7 +142,7 @@ class Model:
         weight = score * chosen
         if moe["renormalize"]:
             weight = weight / weight.sum(-1, keepdim=True)
-        weight = weight * moe.get("scale", 1)
+        weight = weight * moe.get("scale", 1) * self.taken(chosen)
         inner = self.activation(torch.einsum("btc,efc->btef", x, self.w[f"{name}.experts.{up}.weight"]))
         out = torch.einsum("btef,ecf->btec", inner, self.w[f"{name}.experts.down.weight"])
         load = self.w.get(name + ".router.load")  # of the step before
@@ -185,7 +199,7 @@ def gradients(m, weights, ids, targets):
     norm = math.sqrt(sum((w.grad.double() ** 2).sum().item() for name, w in weights.items() if name not in model.counts))
     return dict(logits=logits.detach(), loss=loss.item(), balance=scalar(model.balance),
                 z=scalar(model.z), norm=norm,
-                gap=model.gap)
+                gap=model.gap, dropped=model.dropped)
 
 
 def decays(name):
@@ -304,7 +318,8 @@ ELSEWHERE = {"gpt2": gpt2_elsewhere, "llama": llama_elsewhere, "mixtral": llama_
 
 
 def check_elsewhere(name, m, weights, ids, logits):
-    """Compares the logits with transformers' model of the same kind (its Switch is an encoder-decoder, so not that)."""
+    """Compares the logits with transformers' model of the same kind: its Switch is an encoder-decoder, and none of its
+    mixtures has a capacity by sequence."""
     if name not in ELSEWHERE:
         return
     import transformers
@@ -329,6 +344,7 @@ def write(name):
     step = gradients(m, weights, ids, targets)
     losses, norms, gap = train(m, seed, torch.float64)
     assert gap > GAP and step["gap"] > GAP
+    assert (step["dropped"] > 0) == bool(m["moe"] and m["moe"].get("capacity"))
     check_elsewhere(name, m, weights, ids, step["logits"])
 
     single = initial(m, seed, torch.float32)

@@ -21,7 +21,8 @@ struct Golden {
   std::string seed() const { return std::to_string(index.at("seed").get<int>()); }
 };
 
-inline constexpr const char* golden_models[] = {"gpt2", "llama", "mixtral", "switch", "glm4_moe", "qwen2_moe"};
+inline constexpr const char* golden_models[] = {"gpt2",     "llama",     "mixtral", "switch",
+                                                "glm4_moe", "qwen2_moe", "capacity"};
 
 inline Golden read_golden(const std::string& name) {
   const auto folder = std::filesystem::path(__FILE__).parent_path() / "../oracle/goldens";

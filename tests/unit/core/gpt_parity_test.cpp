@@ -11,6 +11,7 @@
 #include "tests/support/compare.hpp"
 #include "tests/support/golden.hpp"
 #include "tests/support/golden_shape.hpp"
+#include "tests/support/shown.hpp"
 #include "tests/support/tiny_gpt.hpp"
 #include "tests/support/tolerances.hpp"
 
@@ -32,6 +33,7 @@ MoeShape moe_of(const json& moe, std::int64_t ffn) {
   shape.rule.top_groups = moe.value("top_groups", 1);
   shape.balance_over = choice_named<BalanceOver>(moe.value("balance_over", "sequence")).value();
   shape.bias = moe.value("bias_rate", 0.0) > 0;
+  shape.capacity = moe.value("capacity", 0.0);
   return shape;
 }
 
@@ -187,6 +189,7 @@ class Parity : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(Parity, Fp32) {
   for (Accumulation how : {Accumulation::fused, Accumulation::unfused}) {
+    SCOPED_TRACE(shown(how));
     const Errors errors = errors_of(GetParam(), DType::f32, how);
     EXPECT_LE(errors.loss, tolerances::fp32_loss);
     EXPECT_LE(errors.auxiliary, tolerances::fp32_loss);
@@ -210,6 +213,7 @@ INSTANTIATE_TEST_SUITE_P(Goldens, Parity, ::testing::ValuesIn(golden_models));
 
 TEST(ParityGoldens, KnowEveryParameter) {
   for (const char* name : golden_models) {
+    SCOPED_TRACE(shown(name));
     const Golden golden = read_golden(name);
     ParamRegistry registry;
     const Gpt model(registry, shape_of(golden.index.at("model"), DType::f32));
