@@ -125,17 +125,18 @@ class Formats(unittest.TestCase):
         self.assertFalse(any(case["takes_four"] for case, tie in zip(cases, ties) if tie))
 
     def test_four_over_six_loses_no_more_than_either(self):
-        x = formats.bf16(np.random.default_rng(3).standard_normal((64, 64)))
-        six, four, takes_four = formats.four_over_six(x, (16, 16))
-        amax = formats.largest(x)
-        step = amax * formats.INVERSE_1536
-        lost = [np.abs(x - formats.E2M1.decode(formats.E2M1.encode(x * formats.spread(by, (16, 16), x.shape)))
-                       * formats.spread(formats.E4M3.decode(byte), (16, 16), x.shape) * step) for byte, by, _ in (six, four)]
-        lost = [block.reshape(4, 16, 4, 16).sum(axis=(1, 3)) for block in lost]
-        decided = np.abs(lost[0] - lost[1]) > 1e-4 * lost[0]  # not by less than the units of errors
+        x, block = formats.bf16(np.random.default_rng(3).standard_normal((64, 64))), (1, 16)
+        six, four, takes_four = formats.four_over_six(x, block)
+        step = formats.largest(x) * formats.INVERSE_1536
+        lost = []
+        for byte, multiplier, _ in (six, four):
+            q = formats.E2M1.decode(formats.E2M1.encode(x * formats.spread(multiplier, block, x.shape)))
+            error = np.abs(x - q * formats.spread(formats.E4M3.decode(byte), block, x.shape) * step)
+            lost.append(error.reshape(64, 4, 16).sum(axis=2))
+        decided = np.abs(lost[0] - lost[1]) > 1e-4 * lost[0]  # by more than the units of errors
         same((lost[1] < lost[0])[decided], takes_four[decided])
-        self.assertTrue(0 < takes_four.sum() < takes_four.size)
-        self.assertTrue(np.array_equal(formats.nvfp4_46(x, (16, 16)).scales, np.where(takes_four, four[0], six[0])))
+        self.assertTrue(0.2 < takes_four.mean() < 0.8)
+        same(formats.nvfp4_46(x, block).scales, np.where(takes_four, four[0], six[0]))
 
     def test_nvfp4_tile(self):
         case = CASES["nvfp4_2d_tile"]
