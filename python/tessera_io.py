@@ -199,6 +199,7 @@ E2M3 = _small_floats(2, 3, 1)
 E2M1 = _small_floats(2, 1, 1)
 MX = {"mxfp8": E4M3, "mxfp8_e5m2": E5M2, "mxfp6_e3m2": E3M2, "mxfp6_e2m3": E2M3, "mxfp4": E2M1}  # elements of blocks of 32
 BLOCKS = {"fp8_block": (128, 128), "fp8_block_1d": (1, 128), "nvfp4": (16, 16), "nvfp4_1d": (1, 16),
+          "nvfp4_46": (16, 16), "nvfp4_46_1d": (1, 16),
           **{name: (1, 32) for name in MX}, **{name + "_2d": (32, 32) for name in MX if name != "mxfp8_e5m2"},
           "fp8_tensor": None, "fp8_tensor_e5m2": None}  # None: one scale a matrix, that of its amax
 
@@ -280,7 +281,7 @@ def _decoded(form, shape, data, scales, amax):
     data = data.reshape(rows, columns)
     if form.startswith("nvfp4"):
         tensor = np.float32(np.asarray(amax).reshape(-1)[0]) if amax is not None else np.float32(1)
-        steps = E4M3[scales[:rows, :-(-columns // width)]] * tensor * np.float32(1 / 2688)
+        steps = E4M3[scales[:rows, :-(-columns // width)]] * tensor * np.float32(1 / (1536 if "_46" in form else 2688))
         return E2M1[data] * np.repeat(steps, width, axis=1)[:, :columns]
     if form.startswith("mx"):  # a tile's scale is repeated in each of its rows
         steps = np.ldexp(np.float32(1), scales[:rows, :-(-columns // width)].astype(np.int32) - 127)

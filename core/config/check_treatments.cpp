@@ -20,6 +20,7 @@ struct Unfit {
 constexpr Unfit unfit_for_weights[] = {
     {"fp8_block_1d", "has blocks of rows, which are for activations and gradients: use fp8_block"},
     {"nvfp4_1d", "has blocks of rows, which are for activations and gradients: use nvfp4"},
+    {"nvfp4_46_1d", "has blocks of rows, which are for activations and gradients: use nvfp4_46"},
     {"fp8_tensor_e5m2", "is E5M2, whose range is for gradients: use fp8_tensor"},
     {"mxfp8_e5m2", "is E5M2, whose range is for gradients: use mxfp8 or mxfp8_2d"},
 };
@@ -90,7 +91,8 @@ void check_extras(const std::string& key, const RecipeConfig& recipe, const Trea
   const Derived<bool>& wgrad = recipe.hadamard.wgrad;
   if (wgrad.known() && wgrad.get() && !t.rotates)
     refuse(".hadamard.wgrad", fmt::format("is true, and its product multiplies x in {} and dy in {}: both must be "
-                                          "quantized by columns in nvfp4; leave hadamard out, or use nvfp4 for both",
+                                          "quantized by columns in nvfp4 or nvfp4_46; leave hadamard out, or use one "
+                                          "of these for each",
                                           text_of(Treatment::Activation{t.activation.wgrad, t.activation.wgrad}),
                                           text_of(Treatment::Gradient{t.gradient.wgrad, t.gradient.wgrad})));
 }

@@ -65,7 +65,7 @@ TESSERA_CHOICE(EvaluatedWeights, trained, ema);
 TESSERA_CHOICE(Documents, joined, apart);
 TESSERA_CHOICE(Compute, bf16, fp32);
 TESSERA_CHOICE(RecipeName, bf16, fp8_block, fp8_tensor, mxfp8, mxfp8_2d, mxfp6_e3m2, mxfp6_e3m2_2d, mxfp6_e2m3,
-               mxfp6_e2m3_2d, mxfp4, mxfp4_2d, nvfp4);
+               mxfp6_e2m3_2d, mxfp4, mxfp4_2d, nvfp4, nvfp4_46);
 TESSERA_CHOICE(PrimaryWeights, bf16, quantized);
 TESSERA_CHOICE(Sharding, optimizer, full);
 TESSERA_CHOICE(GatherWire, automatic, bf16, quantized);

@@ -132,7 +132,7 @@ struct HadamardConfig {
     using enum Restart;
     v.key("forward", self.forward, OneOf(), may_change, "Rotate the factors of forward: false, since weights are not");
     v.key("dgrad", self.dgrad, OneOf(), may_change, "Rotate the factors of dgrad: false, since weights are not");
-    v.derived("wgrad", self.wgrad, OneOf(), may_change, "true where both are nvfp4, else false",
+    v.derived("wgrad", self.wgrad, OneOf(), may_change, "true where both are nvfp4 or nvfp4_46, else false",
               "Rotate x and dy of dW = dy^T x by Hadamard matrices of 16 rows before they are quantized");
   }
   bool operator==(const HadamardConfig&) const = default;
@@ -153,8 +153,8 @@ struct RecipeConfig {
   static constexpr const char* type_name = "a recipe";
   static constexpr const char* allowed =
       "bf16 | fp8_block | fp8_tensor | mxfp8 | mxfp8_2d | mxfp6_e3m2 | mxfp6_e3m2_2d | mxfp6_e2m3 | mxfp6_e2m3_2d | "
-      "mxfp4 | mxfp4_2d | nvfp4, or {base: ..., weight: ..., activation: ..., gradient: ..., rounding: ..., "
-      "hadamard: ...}";
+      "mxfp4 | mxfp4_2d | nvfp4 | nvfp4_46, or {base: ..., weight: ..., activation: ..., gradient: ..., rounding: "
+      "..., hadamard: ...}";
   static constexpr std::string_view short_forms[] = {"base"};
   template <class Self, class V> static void visit(Self& self, V& v) {
     using enum Restart;

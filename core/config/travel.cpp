@@ -12,6 +12,8 @@ bool copies_travel_apart(FormatId codes) {
   return traits_of(codes).columnwise == formats::Columnwise::requantized;
 }
 
+bool blocks_have_one_owner(FormatId codes) { return copies_travel_apart(codes) || traits_of(codes).chooses; }
+
 Travel travel_of(std::optional<FormatId> codes, DType plain, const WeightRules& rules) {
   if (!codes || rules.held == PrimaryWeights::bf16) return Travel::plain;
   if (rules.sharding == Sharding::full || rules.wire == GatherWire::quantized) return Travel::codes;

@@ -28,6 +28,9 @@ enum class Travel : std::uint8_t {
 double copy_bytes(FormatId codes);
 /// Whether both copies travel where codes do, since neither can be derived from the other.
 bool copies_travel_apart(FormatId codes);
+/// Whether a block's codes are its only owner's, where codes travel: both copies do, or errors of whole blocks choose
+/// their scales.
+bool blocks_have_one_owner(FormatId codes);
 
 /// What travels of weights with these codes (empty: none) and this plain type: the only place that decides it. Under
 /// full sharding weights travel as they are held; otherwise as proof.wire says, where `auto` takes the fewer bytes,

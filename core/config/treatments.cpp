@@ -42,6 +42,8 @@ constexpr Variants variants[] = {
     of<formats::Mxfp4Tiles, formats::Mxfp4>("mxfp4_2d"),
     of<formats::Nvfp4, formats::Nvfp4OneD>("nvfp4"),
     of<formats::Nvfp4, formats::Nvfp4OneD>("nvfp4_1d"),
+    of<formats::Nvfp4FourOverSix, formats::Nvfp4FourOverSixOneD>("nvfp4_46"),
+    of<formats::Nvfp4FourOverSix, formats::Nvfp4FourOverSixOneD>("nvfp4_46_1d"),
 };
 
 /// The variants of a name: of the table, or a described format for all factors; none where there is no such format.
@@ -56,8 +58,9 @@ std::optional<Variants> variants_of(const FactorFormat& format, const NamedForma
   return Variants{own->first, id, id};
 }
 
-/// Whether a factor can be rounded at random and rotated.
-bool takes_both(const Treatment::Format& format) { return format && traits_of(*format).hadamard; }
+/// Whether a factor can be rounded at random, and whether it can be rotated.
+bool may_draw(const Treatment::Format& format) { return format && traits_of(*format).may_draw; }
+bool may_rotate(const Treatment::Format& format) { return format && traits_of(*format).hadamard; }
 
 /// Base `bf16` is that of precision.compute, where nothing is quantized.
 Treatment treatment_of(const RecipeConfig& recipe, const PrecisionConfig& precision) {
@@ -76,9 +79,9 @@ Treatment treatment_of(const RecipeConfig& recipe, const PrecisionConfig& precis
   set(t.gradient.dgrad, recipe.gradient.dgrad, &Variants::rows);
   set(t.gradient.wgrad, recipe.gradient.wgrad, &Variants::rows);
   const Derived<RoundingMode>& rounding = recipe.rounding.gradient;
-  const bool drawn = takes_both(t.gradient.dgrad) || takes_both(t.gradient.wgrad);
+  const bool drawn = may_draw(t.gradient.dgrad) || may_draw(t.gradient.wgrad);
   t.draws = drawn && (!rounding.known() || rounding == RoundingMode::stochastic);
-  const bool rotated = takes_both(t.activation.wgrad) && takes_both(t.gradient.wgrad);
+  const bool rotated = may_rotate(t.activation.wgrad) && may_rotate(t.gradient.wgrad);
   t.rotates = rotated && (!recipe.hadamard.wgrad.known() || recipe.hadamard.wgrad.get());
   return t;
 }

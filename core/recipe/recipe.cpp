@@ -7,7 +7,7 @@ namespace tessera {
 namespace {
 using formats::id_of;
 
-/// All slots filled. Formats of FP4 round gradients at random and rotate what weight gradients are made of.
+/// All slots filled. NVFP4 rounds gradients at random where it may, and rotates what weight gradients are made of.
 template <formats::Format W, formats::Format X, formats::Format G = X>
 constexpr Recipe quantized() {
   return {W::name,
@@ -15,7 +15,7 @@ constexpr Recipe quantized() {
            .weight = {id_of<W>, id_of<W>},
            .activation = {id_of<X>, id_of<X>},
            .gradient = {id_of<G>, id_of<G>},
-           .draws = G::hadamard,
+           .draws = formats::may_draw<G>,
            .rotates = X::hadamard && G::hadamard}};
 }
 
@@ -33,6 +33,7 @@ constexpr Recipe table[] = {
     quantized<formats::Mxfp4, formats::Mxfp4>(),
     quantized<formats::Mxfp4Tiles, formats::Mxfp4>(),
     quantized<formats::Nvfp4, formats::Nvfp4OneD>(),
+    quantized<formats::Nvfp4FourOverSix, formats::Nvfp4FourOverSixOneD>(),
 };
 }  // namespace
 

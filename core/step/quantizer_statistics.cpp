@@ -68,7 +68,7 @@ double QuantizerLine::saturated() const { return share(sums.saturated, finite())
 double QuantizerLine::underflow() const { return share(sums.underflow, finite() - sums.zeros); }
 
 QuantizerStatistics::QuantizerStatistics(Device& device, const StepPlan& plan) : device_(device) {
-  std::int64_t tops = 0, members = 0;
+  std::int64_t tops = 0, members = 0, errors = 0;
   for (const Dataset& dataset : plan.registry.datasets()) {
     const ParamSpec& spec = plan.registry[dataset.params.front()];
     const Shape& shape = spec.canonical.shape;
@@ -76,14 +76,16 @@ QuantizerStatistics::QuantizerStatistics(Device& device, const StepPlan& plan) :
       const formats::Matrix matrix{shape[shape.rank() - 2], shape[shape.rank() - 1]};
       lines_.push_back({spec.canonical.name, copy, matrix, shape.elements() / matrix.elements()});
       if (copy.role != Purpose::Role::weight) continue;
-      const std::int64_t of_member = block_tops(copy.format, blocks_of(copy.format, copy.side), matrix, 1);
-      tops = std::max(tops, lines_.back().members * of_member);
+      const Side side = blocks_of(copy.format, copy.side);
+      tops = std::max(tops, block_tops(copy.format, side, matrix, lines_.back().members));
+      errors = std::max(errors, block_errors(copy.format, side, matrix, lines_.back().members));
       members = std::max(members, lines_.back().members);
     }
   }
   sums_ = device.allocate(Category::staging, DType::u64, {std::ssize(lines_), QuantizerSums::words});
   tops_ = device.allocate(Category::staging, DType::bf16, {tops});
   amaxes_ = device.allocate(Category::staging, DType::f32, {members});
+  errors_ = device.allocate(Category::staging, DType::u64, {errors});
 }
 
 Tensor QuantizerStatistics::sums_of(std::size_t line) const {
@@ -105,18 +107,28 @@ void QuantizerStatistics::measure_weight(Stream& stream, std::size_t line, const
   const Line& w = lines_[line];
   const FormatId format = w.copy.format;
   const Side side = blocks_of(format, w.copy.side);
-  const Tensor amaxes = amaxes_.flat(0, w.members), tops = tops_.flat(0, block_tops(format, side, w.shape, w.members));
+  const Tensor amaxes = amaxes_.flat(0, w.members), tops = tops_.flat(0, block_tops(format, side, w.shape, w.members)),
+               errors = errors_.flat(0, block_errors(format, side, w.shape, w.members));
+  const auto each_part = [&](const auto& f) {
+    for (const StateRange& range : masters.ranges) f(MasterPart{w.shape, w.members, range.first, range.values});
+  };
+  const auto over_ranks = [&](Collective collective, const Tensor& words) {
+    if (mesh.world().size() == 1) return;
+    const Exchange exchange{{}, words, {}, {}};
+    mesh.world().submit(stream, {collective, {&exchange, 1}, -1, label::statistics}).wait(stream);
+  };
   clear(stream, tops);
-  for (const StateRange& range : masters.ranges)
-    raise_tops(stream, format, side, {w.shape, w.members, range.first, range.values}, tops);
-  if (mesh.world().size() > 1) {
-    // bf16 numbers >= 0 order as their bits.
-    const Exchange exchange{{}, {tops.data, DType::u16, tops.shape}, {}, {}};
-    mesh.world().submit(stream, {Collective::all_reduce_max, {&exchange, 1}, -1, label::statistics}).wait(stream);
-  }
+  each_part([&](const MasterPart& part) { raise_tops(stream, format, side, part, tops); });
+  over_ranks(Collective::all_reduce_max, {tops.data, DType::u16, tops.shape});  // numbers >= 0 order as their bits
   amaxes_of_tops(stream, tops, amaxes);
-  for (const StateRange& range : masters.ranges)
-    measure_part(stream, format, side, {w.shape, w.members, range.first, range.values}, tops, amaxes, sums_of(line));
+  if (errors.elements() > 0) {
+    clear(stream, errors);
+    each_part([&](const MasterPart& part) { add_errors(stream, format, side, part, tops, amaxes, errors); });
+    over_ranks(Collective::all_reduce_sum, errors);
+  }
+  each_part([&](const MasterPart& part) {
+    measure_part(stream, format, side, part, tops, amaxes, errors, sums_of(line));
+  });
 }
 
 void QuantizerStatistics::made(Stream& stream, const MadeFactor& factor) {

@@ -69,7 +69,7 @@ class QuantizerStatistics final : public FactorObserver {
   Device& device_;
   std::vector<Line> lines_;
   Tensor sums_;           ///< u64 [lines, QuantizerSums::words]
-  Tensor tops_, amaxes_;  ///< bf16 and f32, of the weight that is being measured
+  Tensor tops_, amaxes_, errors_;  ///< bf16, f32 and u64, of the weight that is being measured
   /// What the micro-batch has shown: line and first row. A factor that is computed again does not count.
   std::set<std::pair<std::size_t, std::int64_t>> seen_;
 };

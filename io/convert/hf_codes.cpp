@@ -32,6 +32,7 @@ constexpr Layout layouts[] = {
     {"mxfp4", "mxfp4-pack-quantized", 4, "group", 32, false},
     {"mxfp4_2d", "mxfp4-pack-quantized", 4, "group", 32, false},
     {"nvfp4", "nvfp4-pack-quantized", 4, "tensor_group", 16, false},
+    {"nvfp4_46", "nvfp4-pack-quantized", 4, "tensor_group", 16, false},
 };
 const Layout* layout_of(FormatId format) {
   const auto found = std::ranges::find(layouts, traits_of(format).name, &Layout::format);
@@ -61,7 +62,7 @@ std::string obstacle(FormatId format, const StateTensor& tensor, const ForeignPi
   const Layout* const known = layout_of(format);
   if (!known) return fmt::format("no loader knows {}", traits.name);
   if (layout == CodesLayout::modelopt && known->group != 16)
-    return fmt::format("--layout modelopt is for nvfp4, and it is {}", traits.name);
+    return fmt::format("--layout modelopt is for nvfp4 and nvfp4_46, and it is {}", traits.name);
   if (piece.orientation == Orientation::transposed) return "its family stores it transposed, and its codes are not";
   const std::int64_t unit = traits.scaled ? rows_of_a_block(format) : 1, row = row_of(tensor, piece).row;
   if (row % unit != 0 || (row + piece.shape[0] < tensor.shape[-2] && piece.shape[0] % unit != 0))
@@ -146,8 +147,11 @@ std::vector<CodedArray> HfCodes::arrays_of(const StateTensor& tensor, const Fore
                      "", two_levels ? Encoding::e4m3 : Encoding::plain},
                     group.scales + row / unit * group.scale_row,  // mutation: exported_scales_of_a_neighbour
                     group.scale_row, bytes, down, 0});
-  if (two_levels && modelopt) number("_scale_2", {}, formats::Nvfp4::tensor_step(group.amax));
-  if (two_levels && !modelopt) number("_global_scale", {1}, formats::Nvfp4::tensor_scale(group.amax).encode);
+  if (two_levels)
+    visit_format(format, [&]<class F>() {
+      if (modelopt) return number("_scale_2", {}, F::tensor_step(group.amax));
+      number("_global_scale", {1}, F::tensor_scale(group.amax).encode);
+    });
   return arrays;
 }
 

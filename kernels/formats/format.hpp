@@ -63,7 +63,7 @@ concept Format = requires(float amax, float tensor_amax, TensorScale tensor, typ
   { F::agreement } -> std::convertible_to<Agreement>;
   { F::tensor_amax } -> std::convertible_to<bool>;  // scales depend on the amax of the whole matrix
   { F::leaves_alpha } -> std::convertible_to<bool>;  // factors of products lack the tensor's scale
-  { F::hadamard } -> std::convertible_to<bool>;     // takes rotation of columnwise copies, random rounding
+  { F::hadamard } -> std::convertible_to<bool>;     // takes rotation of columnwise copies, random rounding (may_draw)
   { F::scale_layout(Side::rowwise) } -> std::same_as<ScaleLayout>;
   { F::tensor_scale(tensor_amax) } -> std::same_as<TensorScale>;
   { F::encoding(amax, tensor) } -> std::same_as<Encoding<typename F::Scale>>;
@@ -75,5 +75,15 @@ concept Format = requires(float amax, float tensor_amax, TensorScale tensor, typ
 /// Whether elements are plain values, without scales of blocks or of the tensor.
 template <class F>
 inline constexpr bool is_plain = !F::scaled && !F::tensor_amax;
+
+/// Whether a block has two encodings, encoding() and other_encoding(), of which the errors of its values decide. Error
+/// is a whole number, so that sums of it have no order: error(v, q) of a value v, multiplied, whose code is worth q.
+/// takes_other() decides by both scales and both sums over the block.
+template <class F>
+inline constexpr bool chooses = requires(float amax, TensorScale tensor) { F::other_encoding(amax, tensor); };
+
+/// Whether elements may be rounded at random. Errors that decide must not be draws'.
+template <class F>
+inline constexpr bool may_draw = F::hadamard && !chooses<F>;
 
 }  // namespace tessera::formats

@@ -22,7 +22,8 @@ struct FormatList {
 /// The only list of formats. To add one, include its header above and add it here.
 using Registry =
     FormatList<Bf16, Fp8Block, Fp8BlockOneD, Mxfp8, Mxfp8Tiles, Nvfp4, Nvfp4OneD, Fp8Tensor, Fp8TensorE5m2, Mxfp8E5m2,
-               Mxfp6E3m2, Mxfp6E3m2Tiles, Mxfp6E2m3, Mxfp6E2m3Tiles, Mxfp4, Mxfp4Tiles>;
+               Mxfp6E3m2, Mxfp6E3m2Tiles, Mxfp6E2m3, Mxfp6E2m3Tiles, Mxfp4, Mxfp4Tiles, Nvfp4FourOverSix,
+               Nvfp4FourOverSixOneD>;
 
 }  // namespace formats
 
@@ -59,7 +60,7 @@ decltype(auto) visit_format(FormatId id, V&& visitor) {
 struct FormatTraits : formats::Geometry {
   std::string_view name;
   DType data_type, scale_type;
-  bool plain, tensor_amax, leaves_alpha, hadamard;
+  bool plain, tensor_amax, leaves_alpha, hadamard, may_draw, chooses;
   formats::Agreement agreement;
 };
 
@@ -73,6 +74,8 @@ constexpr FormatTraits traits_of() {
           F::tensor_amax,
           F::leaves_alpha,
           F::hadamard,
+          formats::may_draw<F>,
+          formats::chooses<F>,
           F::agreement};
 }
 inline FormatTraits traits_of(FormatId id) {
@@ -83,6 +86,7 @@ inline FormatTraits traits_of(FormatId id) {
           DType::u8, geometry.scale_bytes == 4 ? DType::f32 : DType::u8,
           false,     format.tensor_amax(),
           format.two_levels(), formats::Described::hadamard,
+          false,     false,
           format.agreement()};
 }
 

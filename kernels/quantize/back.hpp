@@ -37,6 +37,7 @@ struct Amaxes {
   TESSERA_FN std::uint16_t* members() const { return blocks + block_entries; }
 };
 void find_block_amaxes(Stream& stream, FormatId format, const TableView& table, Reading reading, const Amaxes& amaxes);
+/// For formats that do not choose between encodings: those quantize what is owned.
 void cast_shards(Stream& stream, FormatId format, const TableView& table, Reading reading, const Amaxes& amaxes);
 void derive_columnwise(Stream& stream, FormatId format, const TableView& table);
 void swizzle(Stream& stream, FormatId format, const TableView& table);

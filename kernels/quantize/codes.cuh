@@ -190,6 +190,23 @@ __device__ void decode_run(Element, const Run<Element>& codes, float (&v)[run]) 
     v[c] = Element::decode(codes.word[c * Element::bits / 32] >> (c * Element::bits % 32) & mask);
 }
 
+/// Rounds eight scaled values to the element's grid, as encode_run() and decode_run() do.
+template <class Element>
+__device__ void round_run(Element, const float (&v)[run], float (&y)[run]) {
+  decode_run(Element(), encode_run(Element(), v), y);
+}
+/// The same for E2M1. A power of two is added whose last bit is worth half a unit of its own binade. So a magnitude is
+/// rounded to the element's grid, ties to even. A product that is NaN has no sign, and becomes 6.
+__device__ inline void round_run(formats::E2M1, const float (&v)[run], float (&y)[run]) {
+  constexpr std::uint32_t up = 22u << 23, least = 149u << 23;
+#pragma unroll
+  for (int c = 0; c < run; ++c) {
+    const float a = fminf(fabsf(v[c]), 6.0f);
+    const float grid = __uint_as_float(larger(__float_as_uint(a) + up, least) & 0x7F800000u);
+    y[c] = copysignf((a + grid) - grid, v[c]);
+  }
+}
+
 /// Loads a run of codes; the address is a multiple of its size.
 template <class Element>
 __device__ Run<Element> load_run(const std::byte* from) {

@@ -8,7 +8,7 @@ namespace tessera::quantizer::device {
 template <Format F, class M>
 inline constexpr bool rotates = F::hadamard&& M::rotates;
 template <Format F, class M>
-inline constexpr bool rounds_at_random = F::hadamard&& M::draws;
+inline constexpr bool rounds_at_random = formats::may_draw<F>&& M::draws;
 
 /// Hadamard rotation of sixteen values of a column except for its last step: butterflies between values eight apart,
 /// and the factor.

@@ -1,6 +1,7 @@
 #include <variant>
 
 #include "kernels/quantize/back.hpp"
+#include "kernels/quantize/choice.cuh"
 #include "kernels/quantize/columns.cuh"
 #include "kernels/quantize/draws.cuh"
 #include "kernels/quantize/scales.cuh"
@@ -10,23 +11,6 @@
 namespace tessera::quantizer {
 namespace device {
 namespace {
-
-/// Rounds eight scaled values to the element's grid, as encode_run() and decode_run() do.
-template <class Element>
-__device__ void round_run(Element, const float (&v)[run], float (&y)[run]) {
-  decode_run(Element(), encode_run(Element(), v), y);
-}
-/// The same for E2M1. A power of two is added whose last bit is worth half a unit of its own binade. So a magnitude is
-/// rounded to the element's grid, ties to even. A product that is NaN has no sign, and becomes 6.
-__device__ inline void round_run(formats::E2M1, const float (&v)[run], float (&y)[run]) {
-  constexpr std::uint32_t up = 22u << 23, least = 149u << 23;
-#pragma unroll
-  for (int c = 0; c < run; ++c) {
-    const float a = fminf(fabsf(v[c]), 6.0f);
-    const float grid = __uint_as_float(larger(__float_as_uint(a) + up, least) & 0x7F800000u);
-    y[c] = copysignf((a + grid) - grid, v[c]);
-  }
-}
 
 template <class Element>
 __device__ void round_column(Element, float (&v)[height]) {
@@ -116,7 +100,7 @@ __device__ void factor_rows(const Pairs& x, const Descriptor& d, const Patch& p,
     largest_of_rows<F::block.columns / run>(x, r, top);
 #pragma unroll
     for (int k = 0; k < 2; ++k) {
-      const auto encoding = encoding_of(top[k]);
+      const auto encoding = encoding_of_row(encoding_of, top[k], x, r + k);
       const float step = step_of<F>(encoding.scale);
       float v[run];
 #pragma unroll
@@ -145,7 +129,7 @@ template <Format F, class M>
 __device__ float scaled_column(const Pairs& x, int c, std::uint32_t top, const Encodings<F>& encoding_of,
                                float (&v)[height]) {
   column_of<rotates<F, M>>(x, c, v, top);
-  const auto encoding = encoding_of(top);
+  const auto encoding = encoding_of_column(encoding_of, top, v);
 #pragma unroll
   for (float& y : v) y *= encoding.multiplier;
   return step_of<F>(encoding.scale);

@@ -322,11 +322,53 @@ template <Format F, class Source, int n>
   }
 }
 
+/// errors[c] += the error of x[c] under its multiplier.
+template <Format F, class Source>
+[[gnu::noinline]] void add_errors(const Stored<Source>* __restrict x, const float* __restrict multipliers, int length,
+                                  std::uint32_t* __restrict errors) {
+  using Element = typename F::Element;
+  with_length(length, [&](auto n) __attribute__((always_inline)) {
+    for (int c = 0; c < n; ++c) {
+      const float v = Source::value(x[c]) * multipliers[c];
+      errors[c] += F::error(v, Element::decode(Element::encode(v)));
+    }
+  });
+}
+
 /// Spreads each block's multiplier over the block's columns.
 template <int width>
 inline void spread(const float* by_block, float* by_column) {
   for (int j = 0; j < edge / width; ++j)
     for (int c = 0; c < width; ++c) by_column[j * width + c] = by_block[j];
+}
+
+/// Where a format has two encodings, takes the one that loses less: of each block, of columns [j width, (j + 1) width)
+/// and rows [begin, end). `scales` and `multipliers` are those of F::encoding().
+template <Format F, class Source, int width, class Row>
+void choose(const Row& row, int begin, int end, int n, const Bits<Source>* amax, TensorScale tensor,
+            typename F::Scale* scales, float* multipliers) {
+  constexpr int blocks = edge / width;
+  std::uint32_t of_columns[2][edge] = {};  // a block has at most sixteen rows of at most 2^26 each
+  typename F::Scale other[blocks];
+  float others[blocks], by_column[2][edge];
+  for (int j = 0; j < blocks; ++j) {
+    const auto encoding = F::other_encoding(value_of<Source>(amax[j]), tensor);
+    other[j] = encoding.scale;
+    others[j] = encoding.multiplier;
+  }
+  spread<width>(multipliers, by_column[0]);
+  spread<width>(others, by_column[1]);
+  for (int r = begin; r < end; ++r)
+    for (int k = 0; k < 2; ++k) add_errors<F, Source>(row(r), by_column[k], n, of_columns[k]);
+  for (int j = 0; j < blocks; ++j) {
+    std::uint64_t errors[2] = {};
+    for (int k = 0; k < 2; ++k)
+      for (int c = j * width; c < (j + 1) * width; ++c)  // mutation: half_a_block_decides
+        errors[k] += of_columns[k][c];
+    if (!F::takes_other(scales[j], errors[0], other[j], errors[1])) continue;
+    scales[j] = other[j];
+    multipliers[j] = others[j];
+  }
 }
 
 /// Stores the patch's part of a scale array, from block rows [begin, end) of its grid. Padding below is written by the

@@ -52,7 +52,7 @@ inline void with_column_block(const SourcePatch<typename M::Source>& x, int firs
 template <Format F, class M, class Source>
 inline void encode(const Stored<Source>* x, const float* multipliers, const Descriptor& d, const Patch& p, int r,
                    Side side, std::uint8_t* codes) {
-  if constexpr (F::hadamard && M::draws) {
+  if constexpr (formats::may_draw<F> && M::draws) {
     std::uint8_t draws[edge];
     draw_row(draw_key(d, side), draw_index(d, p, r), p.columns, draws);
     encode_row_at_random<Source>(x, multipliers, draws, p.columns, codes);
@@ -79,6 +79,10 @@ inline void quantize_rows(const SourcePatch<typename M::Source>& x, const Descri
   Bits<Source> amax[G::rows][G::columns] = {};
   for (int r = owned.begin; r < owned.end; ++r) largest_by_block<Source, width>(x.row(r).first, p.columns, amax[r]);
   encode_scales<F, Source, G::rows * G::columns>(amax[0], tensor, grid.scales[0], grid.multipliers[0]);
+  if constexpr (formats::chooses<F>)
+    for (int r = owned.begin; r < owned.end; ++r)
+      choose<F, Source, width>([&](int i) { return x.row(i).first; }, r, r + 1, p.columns, amax[r], tensor,
+                               grid.scales[r], grid.multipliers[r]);
   for (int r = owned.begin; r < owned.end; ++r) {
     float multipliers[edge];
     spread<width>(grid.multipliers[r], multipliers);
@@ -108,6 +112,8 @@ inline void quantize_columns(const SourcePatch<typename M::Source>& x, const Des
       Bits<Source> amax[edge] = {};
       for (int r = begin; r < end; ++r) largest_by_column<Source>(row(r), p.columns, amax);
       encode_scales<F, Source, edge>(amax, tensor, grid.scales[i], grid.multipliers[i]);
+      if constexpr (formats::chooses<F>)
+        choose<F, Source, 1>(row, begin, end, p.columns, amax, tensor, grid.scales[i], grid.multipliers[i]);
       for (int r = begin; r < end; ++r)
         encode<F, M, Source>(
             row(r), grid.multipliers[i], d, p, r, Side::columnwise,
@@ -143,6 +149,9 @@ inline void quantize_tiles(const SourcePatch<typename M::Source>& x, const Descr
       fold<tile>(by_column, amax);
     }
     encode_scales<F, Source, G::columns>(amax, tensor, grid.scales[i], grid.multipliers[i]);
+    if constexpr (formats::chooses<F>)
+      choose<F, Source, tile>([&](int r) { return x.row(r).first; }, begin, end, p.columns, amax, tensor,
+                              grid.scales[i], grid.multipliers[i]);
     float multipliers[edge];
     spread<tile>(grid.multipliers[i], multipliers);
     for (int r = begin; r < end; ++r) {

@@ -44,6 +44,20 @@ std::uint16_t* tops_at(const Tensor& tops, std::int64_t entries) {
   return static_cast<std::uint16_t*>(tops.data);
 }
 
+/// A job over a part whose blocks' and members' amaxes are complete.
+Job job_with_amaxes(FormatId format, Side side, const MasterPart& part, const Tensor& tops, const Tensor& amaxes,
+                    const Tensor& errors) {
+  Job job = job_of(part);
+  job.tops = tops_at(tops, block_tops(format, side, part.matrix, part.members));
+  require(amaxes.type == DType::f32 && amaxes.elements() == part.members, "measure", "amaxes are f32 [members]");
+  job.amax = traits_of(format).tensor_amax ? amaxes.as<float>() : nullptr;
+  const std::int64_t entries = block_errors(format, side, part.matrix, part.members);
+  require(entries == 0 || (errors.type == DType::u64 && errors.elements() == entries), "measure",
+          "errors are u64 [block_errors()]");
+  job.errors = entries > 0 ? static_cast<std::uint64_t*>(errors.data) : nullptr;
+  return job;
+}
+
 const std::uint16_t* stored(const Tensor& t) {
   require(t.type == DType::bf16, "measure", "activations are computed from bf16");
   return static_cast<const std::uint16_t*>(t.data);
@@ -74,9 +88,8 @@ void measure_copy(Stream& stream, FormatId format, const QuantizedMatrix& matrix
   Job job = job_over(matrix.matrix, 1, 0, matrix.matrix.elements());
   const Kind kind = place_input(job, matrix.values, input);
   const Copy& copy = side == Side::rowwise ? matrix.rowwise : matrix.columnwise;
-  const bool hadamard = traits_of(format).hadamard;
-  job.rotates = hadamard && purpose.rotates && side == Side::columnwise;
-  job.at_random = hadamard && purpose.draws;
+  job.rotates = traits_of(format).hadamard && purpose.rotates && side == Side::columnwise;
+  job.at_random = traits_of(format).may_draw && purpose.draws;
   job.tokens = tokens ? tokens.as<std::int32_t>() : nullptr;
   job.amax = copy.amax ? copy.amax.as<float>() : nullptr;
   require(job.amax != nullptr || !traits_of(format).tensor_amax, "measure_copy", "the copy has been made");
@@ -116,12 +129,20 @@ void amaxes_of_tops(Stream& stream, const Tensor& tops, const Tensor& amaxes) {
       });
 }
 
+std::int64_t block_errors(FormatId format, Side side, formats::Matrix matrix, std::int64_t members) {
+  return traits_of(format).chooses ? 2 * block_tops(format, side, matrix, members) : 0;
+}
+
+void add_errors(Stream& stream, FormatId format, Side side, const MasterPart& part, const Tensor& tops,
+                const Tensor& amaxes, const Tensor& errors) {
+  if (!traits_of(format).chooses) return;
+  quantizer::measure::launch(stream, format, side, Kind::master, Stage::errors,
+                             job_with_amaxes(format, side, part, tops, amaxes, errors));
+}
+
 void measure_part(Stream& stream, FormatId format, Side side, const MasterPart& part, const Tensor& tops,
-                  const Tensor& amaxes, const Tensor& sums) {
-  Job job = job_of(part);
-  job.tops = tops_at(tops, block_tops(format, side, part.matrix, part.members));
-  require(amaxes.type == DType::f32 && amaxes.elements() == part.members, "measure_part", "amaxes are f32 [members]");
-  job.amax = traits_of(format).tensor_amax ? amaxes.as<float>() : nullptr;
+                  const Tensor& amaxes, const Tensor& errors, const Tensor& sums) {
+  Job job = job_with_amaxes(format, side, part, tops, amaxes, errors);
   job.sums = sums_at(sums);
   quantizer::measure::launch(stream, format, side, Kind::master, Stage::part, job);
 }

@@ -41,15 +41,20 @@ struct MasterPart {
   Tensor values;  ///< f32 [n]
 };
 /// A weight whose parts are measured apart, in this order: amaxes of blocks, maxima over all owners of parts, amaxes
-/// of members, statistics.
+/// of members, statistics. Before the last, formats that choose by errors take those of blocks, summed over all owners.
 /// Number of amaxes: one for each block of one side, row-major, of each member.
 std::int64_t block_tops(FormatId format, Side side, formats::Matrix matrix, std::int64_t members);
 /// tops (bf16 [block_tops()]) = maximum with the magnitudes of bf16(values).
 void raise_tops(Stream& stream, FormatId format, Side side, const MasterPart& part, const Tensor& tops);
 /// amaxes (f32 [members]) = the largest of each member's blocks.
 void amaxes_of_tops(Stream& stream, const Tensor& tops, const Tensor& amaxes);
+/// Number of errors: two for each block, of formats that choose between encodings; 0 of others.
+std::int64_t block_errors(FormatId format, Side side, formats::Matrix matrix, std::int64_t members);
+/// errors (u64 [block_errors()]) += those of bf16(values) under both encodings; nothing where there are none.
+void add_errors(Stream& stream, FormatId format, Side side, const MasterPart& part, const Tensor& tops,
+                const Tensor& amaxes, const Tensor& errors);
 /// sums += the statistics of the part's values as a weight.
 void measure_part(Stream& stream, FormatId format, Side side, const MasterPart& part, const Tensor& tops,
-                  const Tensor& amaxes, const Tensor& sums);
+                  const Tensor& amaxes, const Tensor& errors, const Tensor& sums);
 
 }  // namespace tessera

@@ -12,7 +12,10 @@ struct Gathered {
   std::uint32_t sum[parts][256][copies];
   std::uint32_t top[most_blocks];
   float step[most_blocks];
-  std::uint8_t draws[patch_edge][patch_edge];
+  union {
+    std::uint8_t draws[patch_edge][patch_edge];
+    std::uint64_t errors[2][most_blocks];  ///< of formats that choose, which draw nothing
+  };
 };
 static_assert(sizeof(Gathered) <= 48 * 1024);
 
@@ -47,6 +50,11 @@ class ThreadBlock {
   }
   __device__ std::uint32_t& top(int block) const { return gathered_.top[block]; }
   __device__ float& step(int block) const { return gathered_.step[block]; }
+  __device__ std::uint64_t& error(int encoding, int block) const { return gathered_.errors[encoding][block]; }
+  __device__ void add_error(int encoding, int block, std::uint32_t error) const {
+    atomicAdd(reinterpret_cast<unsigned long long*>(&gathered_.errors[encoding][block]),
+              static_cast<unsigned long long>(error));
+  }
   __device__ std::uint8_t& draw(int row, int column) const { return gathered_.draws[row][column]; }
 
   /// Raises the top of a block that spans `columns` columns, those of neighbouring threads.

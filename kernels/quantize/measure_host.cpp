@@ -11,6 +11,7 @@ struct Gathered {
   std::uint32_t top[most_blocks];
   float step[most_blocks];
   std::uint8_t draws[patch_edge][patch_edge];
+  std::uint64_t errors[2][most_blocks];
   std::uint64_t counted[256], squares[2][256];
 };
 
@@ -48,6 +49,8 @@ class OneThread {
   }
   std::uint32_t& top(int block) const { return gathered_.top[block]; }
   float& step(int block) const { return gathered_.step[block]; }
+  std::uint64_t& error(int encoding, int block) const { return gathered_.errors[encoding][block]; }
+  void add_error(int encoding, int block, std::uint32_t error) const { this->error(encoding, block) += error; }
   std::uint8_t& draw(int row, int column) const { return gathered_.draws[row][column]; }
   void raise(int block, int, std::uint32_t magnitude) const {
     top(block) = larger(top(block), magnitude);

@@ -11,8 +11,9 @@ namespace tessera::quantizer::measure {
 using formats::Block;
 using formats::Format;
 
-/// A whole matrix; or of a part's the amaxes of blocks, or the statistics once these are complete.
-enum class Stage : std::uint8_t { whole, tops, part };
+/// A whole matrix; or of a part the amaxes of blocks, the errors by which formats choose, or the statistics once these
+/// are complete.
+enum class Stage : std::uint8_t { whole, tops, errors, part };
 /// How values are read: Reading of back.hpp, without those that no factor has.
 enum class Kind : std::uint8_t { bf16, master, gelu, gelu_gradient, swiglu, swiglu_gradient };
 
@@ -23,6 +24,7 @@ struct Job {
   const std::int32_t* tokens;  ///< below 0: a row of no token; null: all rows are tokens'
   const float* amax;           ///< of members; null for formats without
   std::uint16_t* tops;         ///< of blocks; null: found here
+  std::uint64_t* errors;       ///< of blocks, under both encodings of formats that choose; null: found here
   QuantizerSums* sums;
 };
 
@@ -150,14 +152,46 @@ TESSERA_DEVICE_FN inline std::int64_t place_of_block(const Matrix& all, const Pa
 }
 
 /// team.top() and team.step() of each block become its multiplier and step.
+/// team.error() decides where there are two.
 template <class F, class Team>
 TESSERA_DEVICE_FN void encode_blocks(const F& format, const Team& team, const Job& job, const Patch& p, int blocks) {
   const float amax = job.amax != nullptr ? job.amax[p.member] : 0.0f;
   const formats::TensorScale tensor = format.tensor_scale(amax);
   team.each_block(blocks, [&](int block) {
-    const auto encoding = format.encoding(largest_of(team.top(block)), tensor);
+    auto encoding = format.encoding(largest_of(team.top(block)), tensor);
+    if constexpr (formats::chooses<F>) {
+      const auto other = F::other_encoding(largest_of(team.top(block)), tensor);
+      if (F::takes_other(encoding.scale, team.error(0, block), other.scale, team.error(1, block))) encoding = other;
+    }
     team.top(block) = std::bit_cast<std::uint32_t>(static_cast<float>(encoding.multiplier));
     team.step(block) = format.step(encoding.scale, amax);
+  });
+}
+
+/// team.error(k, block) = the errors of the patch's owned values under both encodings, team.top() being amaxes, which
+/// are lost.
+template <class F, class Source, class Team>
+TESSERA_DEVICE_FN void find_errors(const Team& team, const Job& job, const Patch& p, const Grid& grid) {
+  using Element = typename F::Element;
+  const formats::TensorScale tensor = F::tensor_scale(job.amax[p.member]);
+  team.each_block(grid.size, [&](int block) {
+    const float top = largest_of(team.top(block));
+    team.top(block) = std::bit_cast<std::uint32_t>(F::encoding(top, tensor).multiplier);
+    team.step(block) = F::other_encoding(top, tensor).multiplier;
+    team.error(0, block) = team.error(1, block) = 0;
+  });
+  team.each_column([&](int c) {
+    for (int first = 0; first < p.rows; first += band_rows) {
+      const Band band = band_at<F, Source, typename Team::Formulas>(job, p, first, c);
+      for (int r = 0; r < band_rows; ++r) {
+        const int block = grid.of(first + r, c);
+        for (int k = 0; k < 2; ++k) {
+          const float v = band.value[r] * (k == 0 ? largest_of(team.top(block)) : team.step(block));
+          if (const std::uint32_t error = F::error(v, Element::decode(Element::encode(v))); error != 0)
+            team.add_error(k, block, error);
+        }
+      }
+    }
   });
 }
 
@@ -186,7 +220,7 @@ TESSERA_DEVICE_FN inline void count(const Element& element, float limit, const T
   counts.amax = larger(counts.amax, bits);
   const float v = x * largest_of(team.top(block));
   std::uint32_t code = element.encode(v);
-  if constexpr (F::hadamard)
+  if constexpr (formats::may_draw<F>)
     if (at_random) code = formats::e2m1_stochastic(v, draw);
   constexpr float largest = std::bit_cast<float>(0x7F7FFFFFu);
   const float above = v < 0.0f ? -v : v;
@@ -219,7 +253,7 @@ TESSERA_DEVICE_FN void add_counts(const F& format, const Team& team, const Job& 
                                   const Grid& grid) {
   team.clear_sums();
   encode_blocks(format, team, job, p, grid.size);
-  if constexpr (F::hadamard)
+  if constexpr (formats::may_draw<F>)
     if (job.at_random) fill_draws(team, job, p, side);
   const auto element = formats::element_of(format);
   const float limit = saturation(element);
@@ -230,7 +264,7 @@ TESSERA_DEVICE_FN void add_counts(const F& format, const Team& team, const Job& 
       for (int r = 0; r < band_rows; ++r)
         if ((band.counted >> r & 1u) != 0)
           count<F>(element, limit, team, counts, band.value[r], grid.of(first + r, c), job.at_random,
-                   F::hadamard && job.at_random ? team.draw(first + r, c) : 0u);
+                   formats::may_draw<F> && job.at_random ? team.draw(first + r, c) : 0u);
     }
   });
   team.finish(counts, *job.sums);
@@ -243,22 +277,38 @@ TESSERA_DEVICE_FN void measure_patch(const F& format, const Team& team, const Jo
   if (p.low >= p.high) return;
   const Grid grid(formats::geometry_of(format).block_of(side));
   const Matrix all = formats::geometry_of(format).blocks(side, job.d.matrix);
-  if constexpr (stage == Stage::part) {
-    team.each_block(grid.size, [&](int block) {
-      const std::int64_t place = place_of_block(all, p, grid, block);
+  const auto with_place = [&](const auto& f) {
+    team.each_block(grid.size, [&](int block) { f(block, place_of_block(all, p, grid, block)); });
+  };
+  const auto take_tops = [&] {
+    if constexpr (stage == Stage::whole || stage == Stage::tops) return find_tops<F, Source>(team, job, p, grid);
+    with_place([&](int block, std::int64_t place) {
       team.top(block) = place < 0 ? 0u : static_cast<std::uint32_t>(job.tops[place]) << 16;
     });
-  } else {
-    find_tops<F, Source>(team, job, p, grid);
-  }
+  };
+  take_tops();
   if constexpr (stage == Stage::tops) {
-    team.each_block(grid.size, [&](int block) {
-      const std::int64_t place = place_of_block(all, p, grid, block);
+    with_place([&](int block, std::int64_t place) {
       if (place < 0) return;
       const auto top = static_cast<std::uint16_t>(team.top(block) >> 16);
       if (job.tops[place] < top) job.tops[place] = top;
     });
+  } else if constexpr (stage == Stage::errors) {
+    find_errors<F, Source>(team, job, p, grid);
+    with_place([&](int block, std::int64_t place) {
+      for (int k = 0; k < 2 && place >= 0; ++k) job.errors[2 * place + k] += team.error(k, block);
+    });
   } else {
+    if constexpr (formats::chooses<F>) {
+      if constexpr (stage == Stage::part) {
+        with_place([&](int block, std::int64_t place) {
+          for (int k = 0; k < 2; ++k) team.error(k, block) = place < 0 ? 0 : job.errors[2 * place + k];
+        });
+      } else {
+        find_errors<F, Source>(team, job, p, grid);
+        take_tops();
+      }
+    }
     add_counts<F, Source>(format, team, job, p, side, grid);
   }
 }
@@ -271,6 +321,8 @@ void with_source(const F& format, Kind kind, Stage stage, const Run& run) {
                 std::is_same_v<F, formats::Described>) {
     if (stage == Stage::tops) return run.template operator()<F, side, FromMaster, Stage::tops>(format);
     if (stage == Stage::part) return run.template operator()<F, side, FromMaster, Stage::part>(format);
+    if constexpr (formats::chooses<F>)
+      if (stage == Stage::errors) return run.template operator()<F, side, FromMaster, Stage::errors>(format);
   }
   if constexpr (Format<F>)
     if constexpr (one_pass<F>) {

@@ -1,7 +1,11 @@
 #include "kernels/quantize/quantize.hpp"
 
+#include <algorithm>
+
+#include "kernels/base/launch.hpp"
 #include "kernels/quantize/back.hpp"
 #include "kernels/quantize/described_back.hpp"
+#include "kernels/quantize/source.hpp"
 
 namespace tessera {
 namespace {
@@ -19,9 +23,11 @@ Reading reading_of(const QuantizeTable& table, Precision precision) {
 
 void check_source(const QuantizeTable& table, Purpose purpose) {
   require(table.whole_block_rows(), "quantize", "what is owned must consist of whole rows of blocks");
-  if (!traits_of(table.format()).hadamard) return;
+  const FormatTraits format = traits_of(table.format());
+  if (!format.hadamard) return;
   for (const quantizer::Descriptor& d : table.descriptors()) {
-    require(d.step || !purpose.draws, "quantize", "gradients that are rounded at random need a step");
+    require(d.step || !(purpose.draws && format.may_draw), "quantize",
+            "gradients that are rounded at random need a step");
     require(!purpose.rotates || d.side[0].amax == nullptr || d.side[0].amax != d.side[1].amax, "quantize",
             "a rotated copy has an amax of its own");
   }
@@ -98,7 +104,7 @@ namespace {
 
 void check_one(FormatId format, const QuantizedMatrix& matrix, Purpose purpose, const char* kernel) {
   require(matrix.values.type == DType::bf16, kernel, "values are bf16");
-  const bool random = traits_of(format).hadamard && purpose.draws;
+  const bool random = traits_of(format).may_draw && purpose.draws;
   require(!random || matrix.draws.step.type == DType::u64, kernel, "gradients that are rounded at random need a step");
 }
 
@@ -201,6 +207,31 @@ void block_amax(Stream& stream, const QuantizeTable& table, const Tensor& amaxes
   quantizer::find_block_amaxes(stream, table.format(), table.view(), reading, out);
 }
 
+namespace {
+
+/// Writes the members' amaxes beside their copies.
+void store_amaxes(Stream& stream, const quantizer::TableView& table, const Amaxes& amaxes) {
+  launch(
+      stream, "partial_cast: amaxes", table.members.count, KOKKOS_LAMBDA(std::int64_t i) {
+        const quantizer::Task task = table.members[i];
+        const quantizer::Descriptor& d = table[task];
+        for (const quantizer::Addresses& copy : d.side)
+          if (copy.amax)
+            copy.amax[task.member] = quantizer::FromBf16::value(amaxes.members()[d.first_member + task.member]);
+      });
+}
+
+/// partial_cast() of a format that chooses between encodings by the errors of whole blocks: what is owned is quantized.
+void cast_whole_blocks(Stream& stream, const QuantizeTable& table, Reading reading, const Amaxes& amaxes) {
+  const auto scales_travel = [](const quantizer::Descriptor& d) { return d.block_scales != nullptr; };
+  require(table.whole_block_rows() && (table.whole() || std::ranges::all_of(table.descriptors(), scales_travel)),
+          "partial_cast", "blocks of this format have one owner each, and their scales travel");
+  store_amaxes(stream, table.view(), amaxes);
+  quantizer::make_copies(stream, table.format(), table.view(), reading, Purpose::weight);
+}
+
+}  // namespace
+
 void partial_cast(Stream& stream, const QuantizeTable& table, const Tensor& amaxes) {
   const Amaxes in = amaxes_of(table, amaxes, "partial_cast");
   const FormatTraits format = traits_of(table.format());
@@ -209,6 +240,7 @@ void partial_cast(Stream& stream, const QuantizeTable& table, const Tensor& amax
           "this format travels as bf16");
   const Counted counted(stream, Purpose::weight);
   const Reading reading = reading_of(table, Precision::bf16_first);
+  if (format.chooses) return cast_whole_blocks(stream, table, reading, in);
   if (is_described(table.format()))
     return quantizer::described::cast_shards(stream, Described(table.format()), table.view(), reading, in);
   quantizer::cast_shards(stream, table.format(), table.view(), reading, in);

@@ -102,6 +102,8 @@ void block_amax(Stream& stream, const QuantizeTable& table, const Tensor& amaxes
 /// Step 2, from complete amaxes: data of exactly the owned elements, without touching a byte or nibble outside. Writes
 /// all rowwise scales with padding (columnwise ones too if the data serve both sides) and amax of the whole matrices.
 /// Or, with `block_scales`, it writes the scales of the blocks whose first row is owned. Format bf16 needs no amaxes.
+/// Formats that choose between encodings (formats::chooses) take whole rows of blocks, and the whole or `block_scales`.
+/// They write the owned columnwise data too.
 void partial_cast(Stream& stream, const QuantizeTable& table, const Tensor& amaxes);
 /// Step 3, from the gathered rowwise copy: columnwise data and scales. With `block_scales`, also the rowwise scales.
 void build_columnwise(Stream& stream, const QuantizeTable& table);

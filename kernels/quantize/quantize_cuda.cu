@@ -3,6 +3,7 @@
 
 #include "kernels/quantize/ahead.cuh"
 #include "kernels/quantize/back.hpp"
+#include "kernels/quantize/choice.cuh"
 #include "kernels/quantize/columns.cuh"
 #include "kernels/quantize/draws.cuh"
 #include "kernels/quantize/scales.cuh"
@@ -77,7 +78,8 @@ __device__ void quantize_tiles(Held<typename M::Source>& x, const Descriptor& d,
   constexpr bool turned = F::columnwise == Columnwise::transposed;
   const Seat seat(area_of<F>);
   const std::int64_t width = d.matrix.columns;
-  std::uint32_t top = !F::scaled ? 0 : std::is_same_v<Element, formats::E2M1> ? largest_without_nan(x) : largest(x);
+  constexpr bool without_nan = std::is_same_v<Element, formats::E2M1>;
+  std::uint32_t top = !F::scaled ? 0 : without_nan && !formats::chooses<F> ? largest_without_nan(x) : largest(x);
   if constexpr (!F::scaled) {
   } else if constexpr (tile == patch_edge) {
     top = largest_of_block(top, shared.warps);
@@ -86,7 +88,8 @@ __device__ void quantize_tiles(Held<typename M::Source>& x, const Descriptor& d,
     top = largest_across<tile / run>(top);
     if constexpr (tile > height) top = shuffled_larger(top, 16);
   }
-  const auto encoding = F::encoding(largest_of(top), tensor);
+  const auto encoding = encoding_of_tile<F>(tensor, top, x);
+  if constexpr (formats::chooses<F>) largest_without_nan(x);  // NaN has no error, unlike infinity
   if (seat.row % tile == 0 && seat.column % tile == 0) {
     shared.rowwise.at(seat.row / tile, seat.column / tile) = encoding.scale;
     shared.columnwise.at(seat.row / tile, seat.column / tile) = encoding.scale;
@@ -122,7 +125,7 @@ __device__ void quantize_rows(const Held<typename M::Source>& x, const Descripto
     largest_of_rows<length / run>(x, r, top);
 #pragma unroll
     for (int k = 0; k < 2; ++k) {
-      const auto encoding = encoding_of(top[k]);
+      const auto encoding = encoding_of_row(encoding_of, top[k], x, r + k);
       if (seat.column % length == 0) shared.rowwise.at(seat.row + r + k, seat.column / length) = encoding.scale;
       float v[run];
 #pragma unroll
@@ -156,7 +159,7 @@ __device__ void turn_columns(const Held<typename M::Source>& x, const Descriptor
   for (int c = 0; c < run; ++c) {
     float y[height];
     column_of<rotates<F, M>>(x, c, y, top[c]);
-    const auto encoding = encoding_of(top[c]);
+    const auto encoding = encoding_of_column(encoding_of, top[c], y);
     if constexpr (at_random) {
 #pragma unroll
       for (int r = 0; r < height; ++r)

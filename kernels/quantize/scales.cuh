@@ -60,6 +60,14 @@ class Encodings {
       return F::encoding(largest_of(largest), tensor_);
     }
   }
+  /// F::other_encoding().
+  __device__ formats::Encoding<typename F::Scale> other(std::uint32_t largest) const
+    requires formats::chooses<F>
+  {
+    const float wanted = F::other_wanted(F::wanted_scale(largest_of(largest), tensor_));
+    const std::uint32_t code = e4m3_pair(wanted, 0.0f);
+    return {static_cast<typename F::Scale>(code), memory_.multiplier[code]};
+  }
 
  private:
   const formats::TensorScale& tensor_;

@@ -180,7 +180,7 @@ void find_block_amaxes(Stream& stream, FormatId format, const TableView& table, 
 
 void cast_shards(Stream& stream, FormatId format, const TableView& table, Reading reading, const Amaxes& amaxes) {
   visit_format(format, [&]<class F>() {
-    if constexpr (formats::is_plain<F> || F::agreement != formats::Agreement::nothing) {
+    if constexpr (formats::is_plain<F> || (F::agreement != formats::Agreement::nothing && !formats::chooses<F>)) {
       const std::int64_t of_scales = formats::is_plain<F> ? 0 : scale_units<F>(table).count;
       device::with_source(reading, [&]<class Source>() {
         device::start(stream, device::cast_kernel<F, Source>, table.owned.count + of_scales, table, amaxes,

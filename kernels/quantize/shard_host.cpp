@@ -79,7 +79,7 @@ void cast_shards(Stream& stream, FormatId format, const TableView& table, Readin
           const Descriptor& d = table[table.owned[unit]];
           host::store_plain<F, Source>(d, patch_of(d, table.owned[unit]));
         });
-      else if constexpr (F::agreement != formats::Agreement::nothing)
+      else if constexpr (F::agreement != formats::Agreement::nothing && !formats::chooses<F>)
         launch(stream, "partial_cast", table.owned.count + table.all.count,
                [=](std::int64_t unit) { cast_unit<F, Source>(table, amaxes, unit); });
     });

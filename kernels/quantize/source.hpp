@@ -71,11 +71,12 @@ struct Mode {
 /// Calls f.template operator()<Mode<Source, ...>>() with the mode of `purpose`.
 template <formats::Format F, class Source, class Use>
 void with_purpose(const Purpose& purpose, const Use& f) {
-  if constexpr (F::hadamard) {
+  if constexpr (formats::may_draw<F>) {
     if (purpose.rotates && purpose.draws) return f.template operator()<Mode<Source, true, true>>();
-    if (purpose.rotates) return f.template operator()<Mode<Source, true>>();
-    if (purpose.draws) return f.template operator()<Mode<Source, false, true>>();
+    if (!purpose.rotates && purpose.draws) return f.template operator()<Mode<Source, false, true>>();
   }
+  if constexpr (F::hadamard)
+    if (purpose.rotates) return f.template operator()<Mode<Source, true>>();
   f.template operator()<Mode<Source>>();
 }
 

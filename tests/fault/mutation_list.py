@@ -365,6 +365,10 @@ void ParamSync::unshard_all(Stream& stream) {
     # Formats.
     mutation("scale_of_another_element", "scales of MX blocks are those of E4M3, whatever the element", Swapped("Element::max", "448.0f"),
              "unit.formats_test Golden.MxBlocks"),
+    mutation("a_tie_takes_four", "of two scales that lose equally much the other is taken", Swapped("<", "<="),
+             "unit.formats_test Golden.FourOverSixBlocks"),
+    mutation("half_a_block_decides", "the scale of a block is chosen by the errors of its first columns", Swapped("(j + 1) * width", "j * width + (width + 1) / 2"),
+             "unit.quantize_test Quantize*"),
     mutation("half_a_byte", "a copy may have lines that begin within a byte", Dropped(),
              "unit.formats_test Layout.SidesTakeWhatTheirBlocksDivide"),
     # Sharding groups.

@@ -40,7 +40,7 @@ std::vector<RunConfig> all_ways() {
   std::vector<RunConfig> all;
   for (const RecipeName recipe : {RecipeName::fp8_block, RecipeName::fp8_tensor, RecipeName::mxfp8,
                                   RecipeName::mxfp8_2d, RecipeName::mxfp6_e2m3_2d, RecipeName::mxfp4,
-                                  RecipeName::mxfp4_2d, RecipeName::nvfp4}) {
+                                  RecipeName::mxfp4_2d, RecipeName::nvfp4, RecipeName::nvfp4_46}) {
     all.push_back(held(recipe, {}));
     all.push_back(held(recipe, {quantized, GatherWire::quantized, {}}));
     all.push_back(held(recipe, {quantized, GatherWire::quantized, {}}, GatherCuts::tile));

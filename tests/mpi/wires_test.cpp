@@ -45,7 +45,8 @@ struct Case {
 std::vector<FormatId> weight_formats() {
   return {formats::id_of<formats::Fp8Block>, formats::id_of<formats::Mxfp8>, formats::id_of<formats::Mxfp8Tiles>,
           formats::id_of<formats::Nvfp4>, formats::id_of<formats::Fp8Tensor>, formats::id_of<formats::Mxfp4>,
-          formats::id_of<formats::Mxfp4Tiles>, formats::id_of<formats::Mxfp6E3m2Tiles>};
+          formats::id_of<formats::Mxfp4Tiles>, formats::id_of<formats::Mxfp6E3m2Tiles>,
+          formats::id_of<formats::Nvfp4FourOverSix>};
 }
 
 /// All legal cases.
@@ -60,8 +61,7 @@ std::vector<Case> cases() {
           Case one{format, owner, cuts, {Overlap::on, Overlap::on, 1, ReduceOrder::rank, {}}};
           one.rules.weights = {PrimaryWeights::quantized, wire, staging};
           if (one.travel() == Travel::codes && staging == GatherStaging::ring) continue;  // nothing is staged
-          const bool both = traits_of(format).columnwise == formats::Columnwise::requantized;
-          if (one.travel() == Travel::codes && both && !one.owns_blocks()) continue;
+          if (one.travel() == Travel::codes && blocks_have_one_owner(format) && !one.owns_blocks()) continue;
           all.push_back(one);
         }
   return all;

@@ -126,6 +126,23 @@ class Nvfp4(Scaled):
         return formats.nvfp4(self.rotated(dy), turned(self.activation), self.drawn(name, "col", dy, rows))
 
 
+class Nvfp4FourOverSix(Nvfp4):
+    """Rotated as nvfp4 is; gradients are rounded to nearest."""
+
+    def __init__(self, seed, step):
+        super().__init__(seed, step)
+        self.quantize = formats.nvfp4_46
+
+    def activation_columnwise(self, x):
+        return formats.nvfp4_46(self.rotated(x), turned(self.activation))
+
+    def gradient_rowwise(self, name, dy, rows):
+        return self.activation_rowwise(dy)
+
+    def gradient_columnwise(self, name, dy, rows):
+        return self.activation_columnwise(dy)
+
+
 class Slots:
     """A quantizer for each of the six factors: of weights in forward and dgrad, of activations in forward and wgrad, of
     gradients in dgrad and wgrad. Those left out quantize nothing."""
@@ -162,6 +179,7 @@ RECIPES = {
     "mxfp6_e2m3": lambda seed, step: mx("mxfp6_e2m3"),
     "mxfp4_2d": lambda seed, step: mx("mxfp4", rows=32),
     "nvfp4": Nvfp4,
+    "nvfp4_46": Nvfp4FourOverSix,
     "weights": lambda seed, step: Slots(weight=twice(Nvfp4(seed, step))),
     "activations": lambda seed, step: Slots(activation=twice(RECIPES["mxfp8"](seed, step))),
     "gradients": lambda seed, step: Slots(gradient=twice(Nvfp4(seed, step, rotates=False))),
@@ -179,13 +197,17 @@ IN_DECKS = {
 }
 
 
+def tensor_scale(copy):
+    return None if copy.amax is None else copy.amax * copy.tensor_step
+
+
 def factor(copy, part=slice(None)):
-    """The rows `part` of a copy: (values, amax of the tensor or None)."""
-    return copy.values[part], copy.amax
+    """The rows `part` of a copy: (values, scale of the tensor or None)."""
+    return copy.values[part], tensor_scale(copy)
 
 
 def turned_factor(copy, part=slice(None)):
-    return copy.values[part].T, copy.amax
+    return copy.values[part].T, tensor_scale(copy)
 
 
 class Products:
@@ -201,7 +223,7 @@ class Products:
     def multiply(self, a, b):
         """alpha a b^T of two factors; alpha is the product of their tensors' scales (1 without such scales)."""
         sums = self.sums(self.sum(a[0], b[0]))
-        scales = [amax * formats.INVERSE_2688 for _, amax in (a, b) if amax is not None]
+        scales = [scale for _, scale in (a, b) if scale is not None]
         return np.prod(scales, dtype=F32) * sums.astype(F32) if scales else sums
 
     def forward(self, x, weights, rows):

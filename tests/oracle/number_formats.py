@@ -14,6 +14,7 @@ LARGEST = np.array(0x7F7FFFFF, np.uint32).view(F32)
 INVERSE_448 = np.array(0x3B124925, np.uint32).view(F32)  # RN(1/448)
 SIXTH = np.array(0x3E2AAAAB, np.uint32).view(F32)  # RN(1/6)
 INVERSE_2688 = F32(1) / F32(2688)
+INVERSE_1536 = F32(1) / F32(1536)
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,7 @@ class Copy:
     scales: np.ndarray  # one a block: u8 (E8M0, E4M3), or float32
     values: np.ndarray  # float64 [M, K]: decoded, without the scale of the whole tensor
     amax: np.float32 = None  # of the whole tensor, if the format has a scale of the whole tensor
+    tensor_step: np.float32 = INVERSE_2688  # times amax: that scale
 
 
 def bits(x):
@@ -175,12 +177,12 @@ def fp8_tensor(x, element=E4M3):
     return Copy(codes, None, element.decode(codes).astype(np.float64) / np.float64(scale))
 
 
-def nvfp4_tensor_scale(amax):
-    """(S, 1/S) with S = 2688 / amax."""
+def nvfp4_tensor_scale(amax, top=2688):
+    """(S, 1/S) with S = top / amax."""
     if amax == 0 or np.isinf(amax):
         return F32(1), F32(1)
     with np.errstate(over="ignore"):
-        s = np.minimum(F32(2688) / amax, LARGEST)
+        s = np.minimum(F32(top) / amax, LARGEST)
     return s, F32(1) / s
 
 
@@ -201,6 +203,45 @@ def nvfp4(x, block, draws=None, amax=None):
     codes = E2M1.encode(scaled) if draws is None else e2m1_at_random(scaled, draws)
     values = E2M1.decode(codes).astype(np.float64) * spread(E4M3.decode(bytes_), block, x.shape)
     return Copy(codes, bytes_, values, amax)
+
+
+def block_sums(x, block):
+    """Sums of an integer matrix over blocks."""
+    (m, k), (r, c) = x.shape, block
+    padded = np.zeros((-(-m // r) * r, -(-k // c) * c), np.int64)
+    padded[:m, :k] = x
+    return padded.reshape(padded.shape[0] // r, r, padded.shape[1] // c, c).sum(axis=(1, 3))
+
+
+def four_over_six(x, block, amax=None):
+    """(bytes, multipliers, sums of errors) of both candidates, amax to 6 and amax to 4, and whether a block takes 4. An
+    error is that of an element in units of 2^-20, a whole number of at most 2^26."""
+    amax = F32(largest(x)) if amax is None else amax
+    s, inverse = nvfp4_tensor_scale(amax, 1536)
+    found = []
+    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+        wanted = block_amax(x, block) * (s * SIXTH)
+        for factor in (F32(1), F32(1.5)):
+            bytes_ = E4M3.encode(np.minimum(factor * wanted, LARGEST))
+            multiplier = np.minimum(F32(1) / (E4M3.decode(bytes_) * inverse), LARGEST)
+            v = (x * spread(multiplier, block, x.shape)).astype(F32)
+            error = np.abs(v - E2M1.decode(E2M1.encode(v))).astype(np.float64)
+            units = np.where(np.isnan(v), 0, np.minimum(np.rint(error * 2**20), 2**26)).astype(np.int64)
+            found.append((bytes_, multiplier, block_sums(units, block)))
+    (six, _, error6), (four, _, error4) = found
+    units = [np.rint(E4M3.decode(byte).astype(np.float64) * 512).astype(np.int64) for byte in (six, four)]
+    return *found, (units[1] * error4 < units[0] * error6) | ((six == 0) & (four > 0))
+
+
+def nvfp4_46(x, block, amax=None):
+    """E2M1 with one E4M3 scale a block, of two the one that loses less, and one fp32 amax a tensor."""
+    amax = F32(largest(x)) if amax is None else amax
+    (six, by_six, _), (four, by_four, _), takes_four = four_over_six(x, block, amax)
+    bytes_, multiplier = np.where(takes_four, four, six), np.where(takes_four, by_four, by_six)
+    with np.errstate(over="ignore", invalid="ignore"):
+        codes = E2M1.encode(x * spread(multiplier, block, x.shape))
+    values = E2M1.decode(codes).astype(np.float64) * spread(E4M3.decode(bytes_), block, x.shape)
+    return Copy(codes, bytes_, values, amax, INVERSE_1536)
 
 
 def hadamard(x):

@@ -10,6 +10,7 @@ import unittest
 import numpy as np
 
 import draws
+import four_over_six_cases
 import low_precision
 import mx_cases
 import number_formats as formats
@@ -113,6 +114,29 @@ class Formats(unittest.TestCase):
                 same(packed(formats.nvfp4(x[None], (1, 16), amax=amax).codes)[0], as_bytes(case["packed"]))
             if "code" in case:
                 same(formats.E2M1.encode(x * multiplier), [int(case["code"], 16)])
+
+    def test_four_over_six_cases_are_those_on_file(self):
+        cases = four_over_six_cases.cases()
+        self.assertEqual(cases, json.loads(four_over_six_cases.FILE.read_text()))
+        scale = formats.E4M3.decode(np.array([[case["six"], case["four"]] for case in cases], np.uint8)).astype(np.float64)
+        lost = scale * [case["errors"] for case in cases]
+        ties = (lost[:, 0] == lost[:, 1]) & (lost[:, 0] > 0) & (scale[:, 0] != scale[:, 1])
+        self.assertGreater(ties.sum(), 2)
+        self.assertFalse(any(case["takes_four"] for case, tie in zip(cases, ties) if tie))
+
+    def test_four_over_six_loses_no_more_than_either(self):
+        x, block = formats.bf16(np.random.default_rng(3).standard_normal((64, 64))), (1, 16)
+        six, four, takes_four = formats.four_over_six(x, block)
+        step = formats.largest(x) * formats.INVERSE_1536
+        lost = []
+        for byte, multiplier, _ in (six, four):
+            q = formats.E2M1.decode(formats.E2M1.encode(x * formats.spread(multiplier, block, x.shape)))
+            error = np.abs(x - q * formats.spread(formats.E4M3.decode(byte), block, x.shape) * step)
+            lost.append(error.reshape(64, 4, 16).sum(axis=2))
+        decided = np.abs(lost[0] - lost[1]) > 1e-4 * lost[0]  # by more than the units of errors
+        same((lost[1] < lost[0])[decided], takes_four[decided])
+        self.assertTrue(0.2 < takes_four.mean() < 0.8)
+        same(formats.nvfp4_46(x, block).scales, np.where(takes_four, four[0], six[0]))
 
     def test_nvfp4_tile(self):
         case = CASES["nvfp4_2d_tile"]
@@ -232,7 +256,7 @@ class Goldens(unittest.TestCase):
             if recipe in ("bf16", "fp8_tensor") or isinstance(own, low_precision.Slots):
                 continue  # without blocks, or with those of other recipes
             for block in {(1, 32), (32, 32), (128, 128), (16, 16)} - {own.weight}:
-                if {block, own.weight} != {(16, 16), (32, 32)} or recipe == "nvfp4":  # too alike for a power of two
+                if {block, own.weight} != {(16, 16), (32, 32)} or recipe in ("nvfp4", "nvfp4_46"):  # too alike for a power of two
                     self.told_apart(name, recipe, block, lambda q: setattr(q, "weight", block))
             for block in {(1, 16), (1, 32), (1, 128)} - {own.activation}:
                 self.told_apart(name, recipe, block, lambda q: setattr(q, "activation", block))
@@ -246,6 +270,13 @@ class Goldens(unittest.TestCase):
                 self.told_apart(name, "fp8_tensor", role, lambda q: setattr(q, role, element))
             self.told_apart(name, "fp8_tensor", "scales", lambda q: setattr(
                 q, "activation_rowwise", lambda x: formats.fp8_block(x.astype(F32), (1, 16))))
+
+    def test_a_choice_not_made_shows(self):
+        for name in goldens.MODELS:
+            self.told_apart(name, "nvfp4_46", "weights", lambda q: setattr(
+                q, "weight_rowwise", lambda w: formats.nvfp4(formats.bf16(w), q.weight)))
+            self.told_apart(name, "nvfp4_46", "activations", lambda q: setattr(
+                q, "activation_rowwise", lambda x: formats.nvfp4(x.astype(F32), q.activation)))
 
     def test_other_draws_show(self):
         def drawn(change):
@@ -279,7 +310,7 @@ def as_it_is(q, kind):
             return formats.Copy(None, None, x)
         rotated = kind in ("activation_columnwise", "gradient_columnwise")
         x = formats.hadamard(x.astype(F32)).astype(np.float64) if rotated else x
-        return formats.Copy(None, None, x * 2688 / float(copy.amax), copy.amax)
+        return formats.Copy(None, None, x / float(copy.amax * copy.tensor_step), copy.amax, copy.tensor_step)
     return factor
 
 

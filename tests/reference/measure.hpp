@@ -30,11 +30,11 @@ Statistics measure(Side side, Matrix m, const std::vector<float>& x, const std::
   using Element = typename F::Element;
   const float top = Element::max, below = Element::decode(Element::encode(top) - 1);
   const Matrix grid = formats::blocks<F>(side, m);
-  std::vector<float> amaxes;
+  std::vector<float> multipliers;
   for (std::int64_t i = 0; i < grid.rows; ++i)
     for (std::int64_t j = 0; j < grid.columns; ++j)
-      amaxes.push_back(largest(m, x, i * b.rows, std::min<std::int64_t>(b.rows, m.rows - i * b.rows), j * b.columns,
-                               std::min<std::int64_t>(b.columns, m.columns - j * b.columns)));
+      multipliers.push_back(
+          encoding_of<F>(m, x, block_at<F>(side, m, i, j), F::tensor_scale(copy.amax)).multiplier);
   Statistics s;
   for (std::int64_t r = 0; r < m.rows; ++r)
     for (std::int64_t c = 0; c < m.columns; ++c) {
@@ -47,8 +47,7 @@ Statistics measure(Side side, Matrix m, const std::vector<float>& x, const std::
       if (!std::isfinite(x[i]) || x[i] == 0) continue;
       s.amax = std::max(s.amax, std::fabs(x[i]));
       ++s.exponents[std::bit_cast<std::uint32_t>(x[i]) >> 23 & 255u];
-      const float of_block = amaxes[static_cast<std::size_t>(r / b.rows * grid.columns + c / b.columns)];
-      const float v = x[i] * F::encoding(of_block, F::tensor_scale(copy.amax)).multiplier;
+      const float v = x[i] * multipliers[static_cast<std::size_t>(r / b.rows * grid.columns + c / b.columns)];
       if (std::fabs(v) >= top + (top - below) / 2) ++s.saturated;
       const std::uint32_t code = get_code<F>(copy.data, element_place<F>(side, m, r, c));
       if (code % Element::sign == 0) ++s.underflow;

@@ -76,6 +76,44 @@ std::vector<std::int64_t> scale_places(Side side, Matrix m, std::int64_t i, std:
   return places;
 }
 
+/// A block of a matrix.
+struct BlockAt {
+  std::int64_t row, row_end, column, column_end;
+};
+template <Format F>
+BlockAt block_at(Side side, Matrix m, std::int64_t i, std::int64_t j) {
+  const formats::Block b = formats::block_of<F>(side);
+  return {i * b.rows, std::min((i + 1) * b.rows, m.rows), j * b.columns, std::min((j + 1) * b.columns, m.columns)};
+}
+
+/// What a block loses under one of two encodings: the errors of its codes' values times its scale. An error is a whole
+/// number of units of 2^-20, and at most 64.
+template <Format F>
+double loss(Matrix m, const std::vector<float>& x, const BlockAt& b, const formats::Encoding<typename F::Scale>& by) {
+  double sum = 0;
+  for (std::int64_t r = b.row; r < b.row_end; ++r)
+    for (std::int64_t c = b.column; c < b.column_end; ++c) {
+      const float v = x[static_cast<std::size_t>(r * m.columns + c)] * by.multiplier;
+      const float error = v - F::Element::decode(F::Element::encode(v));
+      if (!std::isnan(v)) sum += std::rint(std::ldexp(std::min(std::fabs(error), 64.0f), 20));
+    }
+  return sum * static_cast<double>(formats::E4M3::decode(by.scale));
+}
+
+/// The encoding of a block of x.
+template <Format F>
+formats::Encoding<typename F::Scale> encoding_of(Matrix m, const std::vector<float>& x, const BlockAt& b,
+                                                 const formats::TensorScale& tensor) {
+  const float amax = largest(m, x, b.row, b.row_end - b.row, b.column, b.column_end - b.column);
+  const auto one = F::encoding(amax, tensor);
+  if constexpr (formats::chooses<F>) {
+    const auto other = F::other_encoding(amax, tensor);
+    const bool vanishes = one.scale == 0 && other.scale != 0;
+    if (vanishes || loss<F>(m, x, b, other) < loss<F>(m, x, b, one)) return other;
+  }
+  return one;
+}
+
 /// Quantizes one copy of x [rows, columns]; x is rounded and rotated already.
 template <Format F>
 QuantizedCopy<typename F::Scale> quantize(Side side, Matrix m, const std::vector<float>& x, const DrawByte& draw = {}) {
@@ -84,19 +122,16 @@ QuantizedCopy<typename F::Scale> quantize(Side side, Matrix m, const std::vector
   copy.scales.assign(static_cast<std::size_t>(formats::padded_extent<F>(side, m).elements()), 0);
   copy.amax = largest(m, x, 0, m.rows, 0, m.columns);
   const formats::TensorScale tensor = F::tensor_scale(copy.amax);
-  const formats::Block b = formats::block_of<F>(side);
   const Matrix grid = formats::blocks<F>(side, m);
   for (std::int64_t i = 0; i < grid.rows; ++i)
     for (std::int64_t j = 0; j < grid.columns; ++j) {
-      const std::int64_t row_end = std::min((i + 1) * b.rows, m.rows),
-                         column_end = std::min((j + 1) * b.columns, m.columns);
-      const auto encoding = F::encoding(
-          largest(m, x, i * b.rows, row_end - i * b.rows, j * b.columns, column_end - j * b.columns), tensor);
+      const BlockAt b = block_at<F>(side, m, i, j);
+      const auto encoding = encoding_of<F>(m, x, b, tensor);
       if (F::scaled)
         for (std::int64_t place : scale_places<F>(side, m, i, j))
           copy.scales[static_cast<std::size_t>(place)] = encoding.scale;
-      for (std::int64_t r = i * b.rows; r < row_end; ++r)
-        for (std::int64_t c = j * b.columns; c < column_end; ++c) {
+      for (std::int64_t r = b.row; r < b.row_end; ++r)
+        for (std::int64_t c = b.column; c < b.column_end; ++c) {
           const float v = x[static_cast<std::size_t>(r * m.columns + c)];
           const float scaled = formats::is_plain<F> ? v : v * encoding.multiplier;
           const std::uint32_t code = draw ? formats::e2m1_stochastic(scaled, draw(r, c)) : F::Element::encode(scaled);

@@ -79,7 +79,7 @@ class Case(typing.NamedTuple):
         return (self.recipe, self.model, self.rule, self.event, self.wire)
 
 
-KINDS = Case(ranks=(2, 3, 4, 5, 6, 1), recipe=("bf16", "fp32", "fp8_block", "fp8_tensor", "mxfp8", "mxfp8_2d", "mxfp6_e2m3", "mxfp4", "nvfp4"), model=tuple(MODELS),
+KINDS = Case(ranks=(2, 3, 4, 5, 6, 1), recipe=("bf16", "fp32", "fp8_block", "fp8_tensor", "mxfp8", "mxfp8_2d", "mxfp6_e2m3", "mxfp4", "nvfp4", "nvfp4_46"), model=tuple(MODELS),
              sharding=("optimizer", "full"), held=("bf16", "quantized"), rule=("adamw", "muon"),
              event=("nothing", "nan", "redo"), gather=("true", "false"), reduce=("true", "false"),
              recompute=("none", "selective", "full"), group=("all", "2", "3", "1"), wire=("fp32",))

@@ -278,7 +278,7 @@ class Explain(Cli):
         rows = [line.split() for line in gathers[1:-1]]
         forward = {tuple(row[:3]): float(row[7]) for row in rows if row[3] == "forward"}
         quantized = {"fp8_block": 1, "fp8_tensor": 1, "mxfp8": 2 + 1 / 16, "mxfp8_2d": 1, "mxfp6_e3m2": 2 + 1 / 16, "mxfp6_e3m2_2d": 1,
-                     "mxfp6_e2m3": 2 + 1 / 16, "mxfp6_e2m3_2d": 1, "mxfp4": 1 + 1 / 16, "mxfp4_2d": 0.5, "nvfp4": 0.5}
+                     "mxfp6_e2m3": 2 + 1 / 16, "mxfp6_e2m3_2d": 1, "mxfp4": 1 + 1 / 16, "mxfp4_2d": 0.5, "nvfp4": 0.5, "nvfp4_46": 0.5}
         expected = {("bf16", "bf16", "bf16"): 2, ("fp32", "fp32", "fp32"): 4}
         for recipe, size in quantized.items():
             expected |= {(recipe, "bf16", "bf16"): 2, (recipe, "quantized", "bf16"): 2,

@@ -129,6 +129,10 @@ class CodesOut(held_runs.HeldRuns):
         self.expect_codes("b", "nvfp4", "modelopt", "--layout", "modelopt")
         self.assertTrue(os.path.exists(self.path("b_out", "hf_quant_config.json")))
 
+    def test_nvfp4_46(self):
+        self.assertEqual(self.expect_codes("a", "nvfp4_46", "compressed-tensors")["format"], "nvfp4-pack-quantized")
+        self.expect_codes("b", "nvfp4_46", "modelopt", "--layout", "modelopt")
+
     def test_mxfp4(self):
         for recipe in ("mxfp4", "mxfp4_2d"):
             self.assertEqual(self.expect_codes(recipe, recipe, "compressed-tensors")["format"], "mxfp4-pack-quantized")

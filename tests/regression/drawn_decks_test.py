@@ -32,7 +32,7 @@ ROPE_SCALING = {"rope_scaling.factor": 4, "rope_scaling.original_seq_len": 16}
 EXPERTS = {"experts": (1, 2, 3, 4, 8), "top_k": (1, 2, 3), "weights": ("single", "discrete")}
 # What recipes can quantize; others are refused.
 QUANTIZABLE = {"hidden": (128,), "heads": (2, 4), "head_dim": (32,), "seq_len": (32, 64, 128), "ffn": (128, 256, 384)}
-PRECISION = {"recipe": ("bf16", "bf16", "fp8_block", "fp8_tensor", "mxfp8", "mxfp8_2d", "mxfp6_e3m2", "mxfp6_e3m2_2d", "mxfp6_e2m3", "mxfp6_e2m3_2d", "mxfp4", "mxfp4_2d", "nvfp4"), "fuse_wgrad": BOTH}
+PRECISION = {"recipe": ("bf16", "bf16", "fp8_block", "fp8_tensor", "mxfp8", "mxfp8_2d", "mxfp6_e3m2", "mxfp6_e3m2_2d", "mxfp6_e2m3", "mxfp6_e2m3_2d", "mxfp4", "mxfp4_2d", "nvfp4", "nvfp4_46"), "fuse_wgrad": BOTH}
 MORE_OF_BF16 = {"compute": (0.2, ("fp32",))}
 MORE_OF_RECIPES = {"quantize_head": (0.5, BOTH), "bf16_first": (0.2, (1,)), "bf16_last": (0.2, (1,)), "primary_weights": (0.3, ("bf16", "quantized"))}
 OPTIMIZER = {"matrices": ("adamw", "muon"), "moments": ("fp32", "bf16"), "lr": (1e-3, 3e-4), "schedule": ("cosine", "linear", "constant"),

@@ -90,6 +90,7 @@ SOME = (
     Case("mxfp8", "quantized", "selective", "auto", "moe", 2, "nan", "spread"),
     Case("mxfp8_2d", "bf16", "norms", "block", "dense", 2, "nothing", "ends"),
     Case("nvfp4", "quantized", "none", "module", "moe", 4, "often", "spread"),
+    Case("nvfp4_46", "quantized", "full", "block", "odd", 3, "nan"),
     Case("mxfp8", "quantized", "none", "block", "odd", 3, "nothing", "muon"),
     Case("mxfp8", "quantized", "full", "block", "dense", 2, "often", "head", 3),
     Case("mxfp8", "quantized", "selective", "module", "dense", 2, "nothing", "head", 3),

@@ -153,7 +153,7 @@ $""")
 
     def test_nan_and_infinity_are_passed_over_by_the_statistics(self):
         for form in ("fp8_block", "fp8_block_1d", "fp8_tensor", "fp8_tensor_e5m2", "mxfp8", "mxfp8_2d", "mxfp8_e5m2",
-                     "mxfp6_e3m2", "mxfp6_e3m2_2d", "mxfp6_e2m3", "mxfp6_e2m3_2d", "mxfp4", "mxfp4_2d", "nvfp4", "nvfp4_1d"):
+                     "mxfp6_e3m2", "mxfp6_e3m2_2d", "mxfp6_e2m3", "mxfp6_e2m3_2d", "mxfp4", "mxfp4_2d", "nvfp4", "nvfp4_1d", "nvfp4_46", "nvfp4_46_1d"):
             for name, value in (("nan", numpy.nan), ("infinite", numpy.inf)):
                 some = weights(64, 64, 2)
                 some[::7, ::5] = -value

@@ -16,7 +16,7 @@ import runs
 
 WHOLE = os.environ.get("TESSERA_MATRIX") == "whole"
 JOBS = int(os.environ.get("TESSERA_MATRIX_JOBS", "1"))
-RECIPES = ("fp8_block", "fp8_tensor", "mxfp8", "mxfp8_2d", "mxfp6_e2m3", "mxfp4_2d", "nvfp4")
+RECIPES = ("fp8_block", "fp8_tensor", "mxfp8", "mxfp8_2d", "mxfp6_e2m3", "mxfp4_2d", "nvfp4", "nvfp4_46")
 SPREAD = ((4, 1), (2, 2), (3, 3), (4, 2), (4, 4))  # number of ranks, size of expert groups
 MODELS = {
     # Both kinds of block; sizes that are no multiple of 128, the first with biases and gelu.

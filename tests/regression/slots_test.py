@@ -10,8 +10,8 @@ import held_runs
 import runs
 from held_runs import QUANTIZED
 
-WEIGHTS = ("fp8_block", "fp8_tensor", "mxfp8", "mxfp8_2d", "mxfp6_e3m2", "mxfp6_e3m2_2d", "mxfp6_e2m3", "mxfp6_e2m3_2d", "mxfp4", "mxfp4_2d", "nvfp4")
-ROWS = ("fp8_block", "fp8_tensor", "fp8_tensor_e5m2", "mxfp8", "mxfp8_e5m2", "mxfp6_e3m2", "mxfp6_e2m3", "mxfp4", "nvfp4")
+WEIGHTS = ("fp8_block", "fp8_tensor", "mxfp8", "mxfp8_2d", "mxfp6_e3m2", "mxfp6_e3m2_2d", "mxfp6_e2m3", "mxfp6_e2m3_2d", "mxfp4", "mxfp4_2d", "nvfp4", "nvfp4_46")
+ROWS = ("fp8_block", "fp8_tensor", "fp8_tensor_e5m2", "mxfp8", "mxfp8_e5m2", "mxfp6_e3m2", "mxfp6_e2m3", "mxfp4", "nvfp4", "nvfp4_46")
 SLOTS = {"weight": (("forward", "dgrad"), WEIGHTS), "activation": (("forward", "wgrad"), ROWS),
          "gradient": (("dgrad", "wgrad"), ROWS)}
 MIXED = ("{base: nvfp4, weight: mxfp8_2d, activation: {forward: fp8_block}, gradient: {dgrad: mxfp8}, "
@@ -208,6 +208,11 @@ class Refusals(Slots):
                      "mxfp8_e5m2 is E5M2, whose range is for gradients: use mxfp8 or mxfp8_2d")
         self.refused("precision: {recipe: mxfp4, primary_weights: quantized}\nproof: {cuts: flat}",
                      "codes of mxfp4 travel by whole rows of blocks")
+        self.refused("precision: {recipe: nvfp4_46, primary_weights: quantized}\nproof: {cuts: flat}",
+                     "codes of nvfp4_46 travel by whole rows of blocks: use cuts tile, or wire bf16")
+        self.refused("precision: {recipe: {base: nvfp4_46, weight: nvfp4_46_1d, rounding: {gradient: stochastic}}}",
+                     "nvfp4_46_1d has blocks of rows, which are for activations and gradients: use nvfp4_46",
+                     "precision.recipe.rounding.gradient: is stochastic, and gradients are in nvfp4_46_1d")
         self.refused("precision: {layers: [{modules: [head], recipe: mxfp8}]}", "a tied head is the token embedding",
                      model="hidden: 64, ffn: 128, tied_head: true")
 

@@ -32,8 +32,8 @@ MODELS = {"dense": "hidden: 64, ffn: 160, activation: gelu, bias: true, tied_hea
           "gated": "hidden: 64, ffn: 128, activation: swiglu, tied_head: false",
           "experts": "hidden: 64, ffn: 96, activation: swiglu, tied_head: false, moe: {experts: 4, top_k: 2}",
           "discrete": "hidden: 64, ffn: 96, activation: swiglu, tied_head: false, moe: {experts: 4, top_k: 2, weights: discrete}"}
-RECIPES = ("fp8_block", "fp8_tensor", "mxfp8", "mxfp8_2d", "nvfp4")
-BLOCKS = {"fp8_block": (128, 128), "mxfp8_2d": (32, 32), "nvfp4": (16, 16)}
+RECIPES = ("fp8_block", "fp8_tensor", "mxfp8", "mxfp8_2d", "nvfp4", "nvfp4_46")
+BLOCKS = {"fp8_block": (128, 128), "mxfp8_2d": (32, 32), "nvfp4": (16, 16), "nvfp4_46": (16, 16)}
 
 
 def encoded(x, form, block):
@@ -48,6 +48,12 @@ def encoded(x, form, block):
         scales = nf.e8m0_up(nf.block_amax(x, block) * nf.INVERSE_448)
         v, element = x * nf.spread(nf.e8m0_multiplier(scales), block, x.shape), nf.E4M3
         step = nf.spread(nf.e8m0_decode(scales), block, x.shape)
+    elif form == "nvfp4_46":
+        amax = nf.F32(nf.largest(x))
+        (six, by_six, _), (four, by_four, _), takes_four = nf.four_over_six(x, block, amax)
+        scales, multiplier = np.where(takes_four, four, six), np.where(takes_four, by_four, by_six)
+        v, element = x * nf.spread(multiplier, block, x.shape), nf.E2M1
+        step = nf.spread(nf.E4M3.decode(scales) * amax * nf.INVERSE_1536, block, x.shape)
     else:
         amax = nf.F32(nf.largest(x))
         scales, multiplier = nf.nvfp4_scale(nf.block_amax(x, block), amax)

@@ -104,7 +104,7 @@ class Quantized(runs.InFolder):
         with h5py.File(self.path("in.h5"), "w") as file:
             for name, values in given.items():
                 file[name] = values.astype(numpy.float32)
-        self.assertEqual(len(tessera_io.BLOCKS), 15)
+        self.assertEqual(len(tessera_io.BLOCKS), 17)
         for form in tessera_io.BLOCKS:
             out = self.path(form + ".h5")
             done = subprocess.run([runs.TESSERA, "quantize", self.path("in.h5"), "--format", form, "--out", out, "--json"],

@@ -47,7 +47,8 @@ inline RunConfig drawn(std::mt19937& random, int ranks) {
     return all[random() % all.size()];
   };
   using enum RecipeName;
-  const RecipeName recipe = pick(bf16, fp8_block, fp8_tensor, mxfp8, mxfp8_2d, mxfp6_e3m2, mxfp4, mxfp4_2d, nvfp4);
+  const RecipeName recipe =
+      pick(bf16, fp8_block, fp8_tensor, mxfp8, mxfp8_2d, mxfp6_e3m2, mxfp4, mxfp4_2d, nvfp4, nvfp4_46);
   RunConfig config = pick(0, 1) ? dense(recipe) : mixture(recipe);
   config.reduce.order = pick(ReduceOrder::rank, ReduceOrder::batch);
   const bool idle = config.reduce.order == ReduceOrder::batch && pick(0, 1) == 1;

@@ -19,10 +19,10 @@ Travel travel_of(const RunConfig& config, FormatId codes) {
   return travel_of(codes, DType::bf16, rules);
 }
 
-/// A format of weights whose codes travel in both copies, if there is one.
-std::optional<FormatId> shipped_in_both_copies(const RunConfig& config) {
+/// A format of weights whose codes travel and satisfy `which`, if there is one.
+std::optional<FormatId> shipped(const RunConfig& config, bool (&which)(FormatId)) {
   for (const FormatId codes : coded_weights(config))
-    if (travel_of(config, codes) == Travel::codes && copies_travel_apart(codes)) return codes;
+    if (travel_of(config, codes) == Travel::codes && which(codes)) return codes;
   return std::nullopt;
 }
 
@@ -45,11 +45,11 @@ bool stages_values(const RunConfig& config) {
                              [&](FormatId codes) { return travel_of(config, codes) == Travel::bf16; });
 }
 
-bool ships_both_copies(const RunConfig& config) { return shipped_in_both_copies(config).has_value(); }
+bool ships_both_copies(const RunConfig& config) { return shipped(config, copies_travel_apart).has_value(); }
 
 void ProofConfig::derive(const RunConfig& config) {
   const bool full = config.sharding == Sharding::full && !coded_weights(config).empty();
-  cuts.fill(full || shipped_in_both_copies(config) ? GatherCuts::tile : GatherCuts::flat);
+  cuts.fill(full || shipped(config, blocks_have_one_owner) ? GatherCuts::tile : GatherCuts::flat);
 }
 
 void ProofConfig::check(const RunConfig& config, std::vector<Finding>& found) const {
@@ -64,10 +64,10 @@ void ProofConfig::check(const RunConfig& config, std::vector<Finding>& found) co
                                  "bf16 are; use auto",
                                  name_of(staging))});
   if (config.sharding == Sharding::full) return check_full_sharding(*this, config, found);
-  if (const auto apart = shipped_in_both_copies(config); apart && cuts == GatherCuts::flat)
+  if (const auto whole = shipped(config, blocks_have_one_owner); whole && cuts == GatherCuts::flat)
     found.push_back({{"proof.cuts", "proof.wire"},
                      fmt::format("is flat, and codes of {} travel by whole rows of blocks: use cuts tile, or wire bf16",
-                                 traits_of(*apart).name)});
+                                 traits_of(*whole).name)});
 }
 
 void ProofConfig::advise(const RunConfig& config, std::vector<Finding>& found) const {

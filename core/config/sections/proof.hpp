@@ -25,7 +25,7 @@ struct ProofConfig {
           "What travels of weights that are held quantized: their codes, or their bf16, which every rank quantizes; "
           "auto: the fewer bytes");
     v.derived("cuts", self.cuts, OneOf(), may_change,
-              "tile where sharding is full or codes of mxfp8, mxfp6 or mxfp4 travel, else flat",
+              "tile where sharding is full or codes of mxfp8, mxfp6, mxfp4 or nvfp4_46 travel, else flat",
               "Where weights that the recipe quantizes are cut between ranks. flat: anywhere, in equal slices; tile: "
               "between rows of scale blocks");
     v.key("staging", self.staging, OneOf(), may_change,

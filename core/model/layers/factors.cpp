@@ -195,7 +195,7 @@ Operand Factors::columns_of(const Call& call, const Input& x, const Saved& saved
 }
 
 bool Factors::draws() const {
-  const auto takes = [](const Format& format) { return format && traits_of(*format).hadamard; };
+  const auto takes = [](const Format& format) { return format && traits_of(*format).may_draw; };
   return treatment_.draws && (takes(treatment_.gradient.dgrad) || takes(treatment_.gradient.wgrad));
 }
 

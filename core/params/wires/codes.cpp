@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <iterator>
 
+#include "core/config/travel.hpp"
+
 namespace tessera {
 namespace {
 
@@ -151,10 +153,13 @@ std::vector<QuantizedMatrix> CodeShards::keep(const WireContext& context, std::s
 /// Blocks that may have several owners, whose shards are views into the only place. Rowwise codes travel, and scales of
 /// those buckets whose blocks have one owner.
 void CodeShards::cast(const WireContext& context, Exchanges& exchanges) {
-  for (const WireBucket& own : buckets_)
+  const bool one_owner = blocks_have_one_owner(format_);
+  for (const WireBucket& own : buckets_) {
+    if (one_owner) require_one_owner(context.bucket(own));
     block_scales_.push_back(context.bucket(own).owns_blocks()
                                 ? block_scales_of(context.device, context.registry, context.bucket(own))
                                 : StoredArray());
+  }
   cast_.emplace(context.device, shards(context));
   agree(context);
   for (std::size_t i = 0; i < buckets_.size(); ++i) {
@@ -175,8 +180,10 @@ std::vector<ShardedWeight> CodeShards::shards(const WireContext& context) const 
   std::vector<ShardedWeight> shards;
   for (std::size_t i = 0; i < buckets_.size(); ++i)
     for (QuantizedMatrix& matrix :
-         owned_matrices_of(context, buckets_[i], buckets_[i].places.front(), block_scales_[i]))
+         owned_matrices_of(context, buckets_[i], buckets_[i].places.front(), block_scales_[i])) {
+      if (traits_of(format_).chooses) matrix.columnwise = {};  // is derived after the gather
       shards.push_back({format_, std::move(matrix)});
+    }
   return shards;
 }
 

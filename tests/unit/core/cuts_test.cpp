@@ -23,7 +23,8 @@ constexpr int rank_counts[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 48, 96, 256};
 std::vector<FormatId> weight_formats() {
   return {formats::id_of<formats::Fp8Block>, formats::id_of<formats::Mxfp8>, formats::id_of<formats::Mxfp8Tiles>,
           formats::id_of<formats::Nvfp4>, formats::id_of<formats::Fp8Tensor>, formats::id_of<formats::Mxfp4>,
-          formats::id_of<formats::Mxfp4Tiles>, formats::id_of<formats::Mxfp6E2m3Tiles>};
+          formats::id_of<formats::Mxfp4Tiles>, formats::id_of<formats::Mxfp6E2m3Tiles>,
+          formats::id_of<formats::Nvfp4FourOverSix>};
 }
 
 /// Parameters: matrices and experts of random sizes that the format takes, with vectors between them.

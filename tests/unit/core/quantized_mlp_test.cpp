@@ -101,7 +101,7 @@ double distance(const std::vector<double>& actual, const std::vector<double>& wa
 }
 
 double tolerance_of(std::string_view recipe) {
-  if (recipe == "nvfp4" || recipe.starts_with("mxfp4")) return tolerances::fp4_layer;
+  if (recipe.starts_with("nvfp4") || recipe.starts_with("mxfp4")) return tolerances::fp4_layer;
   if (recipe.starts_with("mxfp6_e3m2")) return tolerances::e3m2_layer;
   return recipe == "fp8_tensor" ? tolerances::e5m2_layer : tolerances::fp8_layer;
 }

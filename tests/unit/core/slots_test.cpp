@@ -51,9 +51,9 @@ std::vector<FormatId> formats_for(int slot) {
   using formats::id_of;
   if (is_of_weight(slot))
     return {id_of<formats::Fp8Block>, id_of<formats::Fp8Tensor>, id_of<formats::Mxfp8>, id_of<formats::Mxfp8Tiles>,
-            id_of<formats::Nvfp4>};
+            id_of<formats::Nvfp4>, id_of<formats::Nvfp4FourOverSix>};
   return {id_of<formats::Fp8BlockOneD>, id_of<formats::Fp8Tensor>, id_of<formats::Fp8TensorE5m2>,
-          id_of<formats::Mxfp8>, id_of<formats::Nvfp4OneD>};
+          id_of<formats::Mxfp8>, id_of<formats::Nvfp4OneD>, id_of<formats::Nvfp4FourOverSixOneD>};
 }
 
 TEST(Slots, EachChangesItsProductAlone) {
@@ -79,9 +79,10 @@ TEST(Slots, AProductsBitsDependOnItsOwnAlone) {
       const std::size_t choice = random() % (formats.size() + 2);
       if (choice < formats.size()) *slots_of(treatment)[static_cast<std::size_t>(slot)] = formats[choice];
     }
-    const FormatId fp4 = formats::id_of<formats::Nvfp4OneD>;
+    const auto may_rotate = [](const Treatment::Format& format) { return format && traits_of(*format).hadamard; };
     treatment.draws = random() % 2 == 0;
-    treatment.rotates = treatment.activation.wgrad == fp4 && treatment.gradient.wgrad == fp4 && random() % 2 == 0;
+    treatment.rotates =
+        may_rotate(treatment.activation.wgrad) && may_rotate(treatment.gradient.wgrad) && random() % 2 == 0;
     const auto all = products_of(treatment);
     for (int p = 0; p < 3; ++p) {
       Treatment own = treatment;

@@ -40,6 +40,15 @@ TEST(Travel, CountsBothCopiesAndScales) {
   EXPECT_EQ(travel_of(find_format("fp8_block"), DType::bf16, quantized), Travel::codes);
 }
 
+// Errors of whole blocks choose the scales of nvfp4_46, of which one copy travels.
+TEST(Travel, BlocksHaveOneOwnerWhereBothCopiesTravelOrErrorsDecide) {
+  for (const char* name : {"mxfp8", "mxfp4", "nvfp4_46"})
+    EXPECT_TRUE(blocks_have_one_owner(*find_format(name))) << name;
+  for (const char* name : {"fp8_block", "fp8_tensor", "mxfp8_2d", "mxfp4_2d", "nvfp4"})
+    EXPECT_FALSE(blocks_have_one_owner(*find_format(name))) << name;
+  EXPECT_FALSE(copies_travel_apart(*find_format("nvfp4_46")));
+}
+
 TEST(Travel, ShardingAndWireDecideBeforeBytesDo) {
   for (int i = 0; i < formats::Registry::size; ++i) {
     const auto id = static_cast<FormatId>(i);
@@ -61,7 +70,8 @@ TEST(Travel, ShardingAndWireDecideBeforeBytesDo) {
 TEST(Travel, DecksAndWeightsAgree) {
   for (const RecipeName recipe :
        {RecipeName::bf16, RecipeName::fp8_block, RecipeName::fp8_tensor, RecipeName::mxfp8,
-        RecipeName::mxfp8_2d, RecipeName::mxfp6_e3m2, RecipeName::mxfp4, RecipeName::mxfp4_2d, RecipeName::nvfp4})
+        RecipeName::mxfp8_2d, RecipeName::mxfp6_e3m2, RecipeName::mxfp4, RecipeName::mxfp4_2d, RecipeName::nvfp4,
+        RecipeName::nvfp4_46})
     for (const PrimaryWeights held : helds)
       for (const GatherWire wire : wires)
         for (const Sharding sharding : shardings) {
@@ -76,6 +86,10 @@ TEST(Travel, DecksAndWeightsAgree) {
           const bool both = travel == Travel::codes && copies_travel_apart(*format.codes);
           EXPECT_EQ(stages_values(config), travel == Travel::bf16) << name_of(recipe);
           EXPECT_EQ(ships_both_copies(config), both) << name_of(recipe);
+          config.proof.derive(config);
+          const bool whole = travel == Travel::codes && blocks_have_one_owner(*format.codes),
+                     full = sharding == Sharding::full && format.codes;
+          EXPECT_EQ(config.proof.cuts.get(), whole || full ? GatherCuts::tile : GatherCuts::flat) << name_of(recipe);
         }
 }
 

@@ -42,6 +42,15 @@ TEST(Treatments, SlotsTakeTheFactorsVariant) {
   EXPECT_TRUE(mixed.draws);
   EXPECT_FALSE(mixed.rotates) << "a rotated factor times one that is not";
   recipe = RecipeName::nvfp4;
+  recipe.gradient.wgrad = "nvfp4_46";
+  const Treatment beside = treatment_of(recipe);
+  EXPECT_EQ(beside.gradient.wgrad, id_of<formats::Nvfp4FourOverSixOneD>);
+  EXPECT_TRUE(beside.rotates && beside.draws) << "dy of dgrad is still rounded at random";
+  recipe = RecipeName::nvfp4_46;
+  EXPECT_EQ(treatment_of(recipe).weight.forward, id_of<formats::Nvfp4FourOverSix>);
+  EXPECT_TRUE(treatment_of(recipe).rotates);
+  EXPECT_FALSE(treatment_of(recipe).draws);
+  recipe = RecipeName::nvfp4;
   recipe.hadamard.wgrad = false;
   recipe.rounding.gradient = RoundingMode::nearest;
   EXPECT_FALSE(treatment_of(recipe).rotates || treatment_of(recipe).draws);

@@ -22,7 +22,8 @@ static_assert(rows % 32 == 0 && in % 32 == 0 && out % 32 == 0);
 
 using Recipes = ::testing::Types<test::FormatsOfBlocks, test::FormatsOfTensors, Formats<formats::Mxfp8, formats::Mxfp8>,
                                  Formats<formats::Mxfp8Tiles, formats::Mxfp8>,
-                                 Formats<formats::Nvfp4, formats::Nvfp4OneD>>;
+                                 Formats<formats::Nvfp4, formats::Nvfp4OneD>,
+                                 Formats<formats::Nvfp4FourOverSix, formats::Nvfp4FourOverSixOneD>>;
 
 
 /// Tolerance of sums in fp32, relative to the largest product. Tensor cores that multiply codes align a few products at
@@ -50,8 +51,7 @@ struct CodedProduct : ::testing::Test {
   }
 
   float alpha(float a, float b) const {
-    constexpr float r = 1.0f / 2688.0f;
-    return scaled ? (a * r) * (b * r) : 1.0f;
+    return scaled ? W::tensor_step(a) * W::tensor_step(b) : 1.0f;
   }
 };
 TYPED_TEST_SUITE(CodedProduct, Recipes);

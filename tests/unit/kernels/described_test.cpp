@@ -369,7 +369,7 @@ TEST(Described, IsMeasuredAsTheRegistrysFormats) {
       clear(device.compute(), tops);
       raise_tops(device.compute(), id, side, part, tops);
       amaxes_of_tops(device.compute(), tops, amaxes);
-      measure_part(device.compute(), id, side, part, tops, amaxes, sums);
+      measure_part(device.compute(), id, side, part, tops, amaxes, {}, sums);
     }
     return test::on_host<std::uint64_t>(device, sums);
   };

@@ -249,6 +249,90 @@ TEST(Golden, Nvfp4Blocks) {
   }
 }
 
+// Blocks of 16 with both candidates of "four over six", from the oracle's own arithmetic
+// (tests/oracle/four_over_six_cases.py).
+TEST(Golden, FourOverSixBlocks) {
+  using F = Nvfp4FourOverSixOneD;
+  std::ifstream file(std::filesystem::path(__FILE__).parent_path() / "../../oracle/four_over_six.json");
+  int fours = 0, ties = 0, number = 0;
+  for (const auto& c : nlohmann::json::parse(file)) {
+    SCOPED_TRACE(number++);
+    const TensorScale tensor = F::tensor_scale(real(c["amax"]));
+    const float amax = amax_of(c["x"]);
+    const Encoding<F::Scale> both[] = {F::encoding(amax, tensor), F::other_encoding(amax, tensor)};
+    std::uint64_t errors[2] = {};
+    for (int k = 0; k < 2; ++k)
+      for (const auto& x : c["x"]) {
+        const float v = real(x) * both[k].multiplier;
+        errors[k] += F::error(v, E2M1::decode(E2M1::encode(v)));
+      }
+    ASSERT_EQ(both[0].scale, c["six"].get<int>());
+    ASSERT_EQ(both[1].scale, c["four"].get<int>());
+    ASSERT_EQ(errors[0], c["errors"][0].get<std::uint64_t>());
+    ASSERT_EQ(errors[1], c["errors"][1].get<std::uint64_t>());
+    const bool takes_four = F::takes_other(both[0].scale, errors[0], both[1].scale, errors[1]);
+    ASSERT_EQ(takes_four, c["takes_four"].get<bool>());
+    const Encoding<F::Scale>& taken = both[takes_four];
+    for (std::size_t i = 0; i < c["x"].size(); ++i) {
+      const std::uint32_t code = E2M1::encode(real(c["x"][i]) * taken.multiplier);
+      ASSERT_EQ(code, c["codes"][i].get<std::uint32_t>()) << i;
+      ASSERT_EQ(bits(E2M1::decode(code) * F::factor_step(taken.scale, 0)), word(c["values"][i])) << i;
+    }
+    fours += takes_four;
+    ties += E4M3::decode(both[0].scale) * static_cast<double>(errors[0]) ==
+                E4M3::decode(both[1].scale) * static_cast<double>(errors[1]) &&
+            both[0].scale != both[1].scale;
+  }
+  EXPECT_GT(fours, 40);
+  EXPECT_GT(number - fours, 40);
+  EXPECT_GT(ties, 4);
+}
+
+// The errors of values around every integer of units, where halves are rounded to even; and beyond the largest.
+TEST(FourOverSix, ErrorsAreWholeNumbers) {
+  using F = Nvfp4FourOverSix;
+  for (const double units : {0.0, 0.5, 1.5, 2.5, 3.0, 1e6 + 0.5, 1048575.5, 1048576.0, 8388607.5, 67108863.0})
+    for (const float sign : {1.0f, -1.0f}) {
+      const auto v = static_cast<float>(std::ldexp(units, -20));
+      const double wanted = std::rint(std::ldexp(static_cast<double>(v), 20));
+      EXPECT_EQ(F::error(sign * v, 0.0f), static_cast<std::uint32_t>(wanted));
+      EXPECT_EQ(F::error(6.0f * sign, 6.0f * sign), 0u);
+    }
+  const float infinity = std::numeric_limits<float>::infinity();
+  for (const float beyond : {70.0f, 71.0f, 1e30f, std::numeric_limits<float>::max(), infinity})
+    for (const float sign : {1.0f, -1.0f}) EXPECT_EQ(F::error(sign * beyond, sign * 6.0f), 1u << 26);
+  EXPECT_EQ(F::error(from_bits(0x7FC00000u), 6.0f), 0u);
+  EXPECT_EQ(F::error(from_bits(0xFFC00001u), 6.0f), 0u);
+}
+
+// Scales in units of the least one: products of scales and errors are those of exact numbers, of any scale.
+TEST(FourOverSix, TheSmallerLossDecidesAndSixIfNoneIs) {
+  using F = Nvfp4FourOverSix;
+  for (int six = 0; six < 127; ++six)
+    for (int four = 0; four < 127; ++four)
+      for (const std::uint64_t error6 : {0ull, 1ull, 7ull, 1ull << 34})
+        for (const std::uint64_t error4 : {0ull, 1ull, 5ull, 1ull << 34}) {
+          const auto lost = [](int scale, std::uint64_t error) {
+            return static_cast<double>(E4M3::decode(static_cast<std::uint32_t>(scale))) * static_cast<double>(error);
+          };
+          ASSERT_EQ(F::takes_other(static_cast<std::uint8_t>(six), error6, static_cast<std::uint8_t>(four), error4),
+                    lost(four, error4) < lost(six, error6) || (six == 0 && four > 0))
+              << six << " " << four << " " << error6 << " " << error4;
+        }
+}
+
+// A block whose scale underflows with a 6 keeps numbers with a 4.
+TEST(FourOverSix, TakesTheScaleThatIsThere) {
+  using F = Nvfp4FourOverSixOneD;
+  const TensorScale tensor = F::tensor_scale(1536.0f);
+  const float amax = 6.0f * 0.9f * 0x1p-10f;  // 0.9 of half the least scale
+  EXPECT_EQ(F::encoding(amax, tensor).scale, 0);
+  EXPECT_EQ(F::other_encoding(amax, tensor).scale, 1);
+  EXPECT_EQ(F::tensor_scale(1536.0f).encode, 1.0f);
+  EXPECT_EQ(F::encoding(1536.0f, tensor).scale, E4M3::encode(256.0f));
+  EXPECT_EQ(F::other_encoding(1536.0f, tensor).scale, E4M3::encode(384.0f));
+}
+
 TEST(Golden, Swizzle) {
   for (const auto& c : golden().at("swizzle"))
     EXPECT_EQ(swizzled(c["r"], c["c"], c["ncols"]), c["off"].get<std::int64_t>());
@@ -320,6 +404,7 @@ TEST(Registry, KnowsTheStepOfATensor) {
   for (const float amax : {0.0f, 0.3f, 17.0f, 0x1p-130f}) {
     SCOPED_TRACE(test::shown(amax));
     EXPECT_EQ(tensor_step(Registry{}, id_of<Nvfp4>, amax), amax * (1.0f / 2688.0f));
+    EXPECT_EQ(tensor_step(Registry{}, id_of<Nvfp4FourOverSixOneD>, amax), amax * (1.0f / 1536.0f));
     EXPECT_EQ(tensor_step(Registry{}, id_of<Fp8TensorE5m2>, amax), Fp8TensorE5m2::tensor_step(amax));
     EXPECT_EQ(tensor_step(Registry{}, id_of<Fp8Block>, amax), 1.0f);
   }

@@ -65,7 +65,7 @@ struct Measure : ::testing::Test {
 
   void compare(test::Case<F>& c, Purpose purpose, Side side, const std::vector<std::int32_t>& tokens) {
     const bool rotated = F::hadamard && purpose.rotates && side == Side::columnwise,
-               at_random = F::hadamard && purpose.draws;
+               at_random = formats::may_draw<F> && purpose.draws;
     const Tensor sums = cleared(device);
     const Tensor on_device = tokens.empty() ? Tensor{} : test::on_device(device, tokens);
     measure_copy(device.compute(), formats::id_of<F>, c.item, purpose, side, {}, on_device, sums);
@@ -120,8 +120,11 @@ void compare_parts(Device& device, Matrix m, Side side, bool odd) {
   const Tensor all = test::on_device(device, values);
   const Tensor tops =
                    device.allocate(Category::staging, DType::bf16, {block_tops(formats::id_of<F>, side, m, members)}),
-               amaxes = test::poisoned<float>(device, {members}), sums = cleared(device);
+               amaxes = test::poisoned<float>(device, {members}), sums = cleared(device),
+               errors = device.allocate(Category::staging, DType::u64,
+                                        {block_errors(formats::id_of<F>, side, m, members)});
   clear(device.compute(), tops);
+  clear(device.compute(), errors);
   const std::vector<std::int64_t> cuts = cuts_of(members * m.elements(), 5);
   const auto each_part = [&](const auto& f) {
     for (std::size_t i = 0; i + 1 < cuts.size(); ++i)
@@ -130,7 +133,10 @@ void compare_parts(Device& device, Matrix m, Side side, bool odd) {
   each_part([&](const MasterPart& part) { raise_tops(device.compute(), formats::id_of<F>, side, part, tops); });
   amaxes_of_tops(device.compute(), tops, amaxes);
   each_part([&](const MasterPart& part) {
-    measure_part(device.compute(), formats::id_of<F>, side, part, tops, amaxes, sums);
+    add_errors(device.compute(), formats::id_of<F>, side, part, tops, amaxes, errors);
+  });
+  each_part([&](const MasterPart& part) {
+    measure_part(device.compute(), formats::id_of<F>, side, part, tops, amaxes, errors, sums);
   });
   reference::Statistics whole;
   const std::vector<bool> counted(static_cast<std::size_t>(m.rows), true);

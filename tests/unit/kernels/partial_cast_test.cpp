@@ -210,12 +210,20 @@ using Sharded = ::testing::Types<formats::Bf16, formats::Fp8Block, formats::Mxfp
                                  formats::Mxfp6E2m3Tiles, formats::Mxfp4Tiles>;
 TYPED_TEST_SUITE(PartialCast, Sharded);
 
-// Checks that the types above are all formats that can be cast in shards; others travel as bf16.
+// Checks that the types above are all formats that can be cast in shards with any cuts. Of others both copies travel,
+// or whole blocks alone.
 template <class... F>
 constexpr int castable(formats::FormatList<F...>) {
-  return ((F::columnwise != formats::Columnwise::requantized) + ...);
+  return ((F::columnwise != formats::Columnwise::requantized && !formats::chooses<F>) + ...);
 }
 static_assert(castable(formats::Registry{}) == 9, "list the new format in Sharded");
+
+template <class F>
+struct PartialCastOfBlocks : PartialCast<F> {};
+using ShardedBlocks =
+    ::testing::Types<formats::Fp8Block, formats::Mxfp8Tiles, formats::Nvfp4, formats::Mxfp6E3m2Tiles,
+                     formats::Mxfp6E2m3Tiles, formats::Mxfp4Tiles, formats::Nvfp4FourOverSix>;
+TYPED_TEST_SUITE(PartialCastOfBlocks, ShardedBlocks);
 
 TYPED_TEST(PartialCast, GatheredPartsAreTheWhole) {
   const World<TypeParam> world(17);
@@ -230,64 +238,87 @@ TYPED_TEST(PartialCast, CutsInsideOneTileAndOddOnes) {
   run<TypeParam>(this->device, world, {0, 3072, 3073, 3072 + 288, 3072 + 577, t / 2, t, t, t});
 }
 
-TYPED_TEST(PartialCast, ScalesThatTravelAreExpandedByBuildColumnwise) {
+TYPED_TEST(PartialCastOfBlocks, ScalesThatTravelAreExpandedByBuildColumnwise) {
   using F = TypeParam;
-  if constexpr (F::scaled) {
-    const Matrix m{384, 256};
-    const auto x = test::wild(2 * m.elements(), 31, false);
-    const Matrix grid = formats::blocks<F>(Side::rowwise, m);
-    Guarded block_scales(this->device, dtype_of<typename F::Scale>, 2 * grid.elements());
-    GuardedCopy<F> row(this->device, Side::rowwise, m, 2), column(this->device, Side::columnwise, m, 2);
-    const std::int64_t cut = 512 * 256, total = 2 * m.elements();  // a tile row of the second member
-    std::vector<QuantizeTable> tables;
-    std::vector<Tensor> amaxes;
-    for (int r = 0; r < 2; ++r) {
-      QuantizedMatrix item;
-      item.matrix = m;
-      item.members = 2;
-      item.begin = ElementIndex(r == 0 ? 0 : cut);
-      item.values = test::on_device(
-          this->device, std::vector<float>(x.begin() + item.begin.value, x.begin() + (r == 0 ? cut : total)));
-      item.rowwise = row.copy();
-      item.columnwise = column.copy();
-      if (F::columnwise == formats::Columnwise::shared) item.columnwise.data = item.rowwise.data;
-      item.block_scales = block_scales.inner;
-      tables.push_back(test::placed(this->device, formats::id_of<F>, {item}));
-      amaxes.push_back(test::poisoned(this->device, DType::bf16, {tables.back().amax_entries()}));
-      block_amax(this->device.compute(), tables.back(), amaxes.back());
-    }
-    // Blocks have one owner, so ranks agree only on the members' amaxes.
-    const std::int64_t blocks = tables[0].block_entries(), members = tables[0].member_entries();
-    if (members > 0) {
-      std::vector<std::vector<std::uint16_t>> local;
-      for (const Tensor& a : amaxes) {
-        const Tensor part = a.flat(blocks, members);
-        local.push_back(test::on_host<std::uint16_t>(this->device, {part.data, DType::u16, part.shape}));
-      }
-      for (const Tensor& a : amaxes)
-        this->device.upload(this->device.compute(), a.flat(blocks, members), max_over(local).data());
-    }
-    for (int r = 0; r < 2; ++r)
-      partial_cast(this->device.compute(), tables[static_cast<std::size_t>(r)], amaxes[static_cast<std::size_t>(r)]);
-    build_columnwise(this->device.compute(), tables[0]);
-    for (std::int64_t e = 0; e < 2; ++e)
-      for (Side side : {Side::rowwise, Side::columnwise}) {
-        const auto whole = reference::quantize<F>(
-            side, m, reference::rounded_to_bf16({x.begin() + e * m.elements(), x.begin() + (e + 1) * m.elements()}));
-        const GuardedCopy<F>& made = side == Side::rowwise ? row : column;
-        const auto n = static_cast<std::int64_t>(whole.scales.size());
-        EXPECT_TRUE(test::same_bits(test::on_host<typename F::Scale>(this->device, made.scales.inner.flat(e * n, n)),
-                                    whole.scales))
-            << F::name;
-        if (side == Side::columnwise && F::columnwise == formats::Columnwise::shared) continue;
-        const auto bytes = made.data.bytes(this->device);
-        const auto size = static_cast<std::ptrdiff_t>(whole.data.size());
-        EXPECT_TRUE(test::same_bits(std::vector<std::uint8_t>(bytes.begin() + e * size, bytes.begin() + (e + 1) * size),
-                                    whole.data))
-            << F::name;
-      }
-    EXPECT_TRUE(row.untouched(this->device) && column.untouched(this->device) && block_scales.untouched(this->device));
+  const Matrix m{384, 256};
+  const auto x = test::wild(2 * m.elements(), 31, false);
+  const Matrix grid = formats::blocks<F>(Side::rowwise, m);
+  Guarded block_scales(this->device, dtype_of<typename F::Scale>, 2 * grid.elements());
+  GuardedCopy<F> row(this->device, Side::rowwise, m, 2), column(this->device, Side::columnwise, m, 2);
+  const std::int64_t cut = 512 * 256, total = 2 * m.elements();  // a tile row of the second member
+  std::vector<QuantizeTable> tables;
+  std::vector<Tensor> amaxes;
+  for (int r = 0; r < 2; ++r) {
+    QuantizedMatrix item;
+    item.matrix = m;
+    item.members = 2;
+    item.begin = ElementIndex(r == 0 ? 0 : cut);
+    item.values = test::on_device(
+        this->device, std::vector<float>(x.begin() + item.begin.value, x.begin() + (r == 0 ? cut : total)));
+    item.rowwise = row.copy();
+    item.columnwise = column.copy();
+    if (F::columnwise == formats::Columnwise::shared) item.columnwise.data = item.rowwise.data;
+    item.block_scales = block_scales.inner;
+    tables.push_back(test::placed(this->device, formats::id_of<F>, {item}));
+    amaxes.push_back(test::poisoned(this->device, DType::bf16, {tables.back().amax_entries()}));
+    block_amax(this->device.compute(), tables.back(), amaxes.back());
   }
+  // Blocks have one owner, so ranks agree only on the members' amaxes.
+  const std::int64_t blocks = tables[0].block_entries(), members = tables[0].member_entries();
+  if (members > 0) {
+    std::vector<std::vector<std::uint16_t>> local;
+    for (const Tensor& a : amaxes) {
+      const Tensor part = a.flat(blocks, members);
+      local.push_back(test::on_host<std::uint16_t>(this->device, {part.data, DType::u16, part.shape}));
+    }
+    for (const Tensor& a : amaxes)
+      this->device.upload(this->device.compute(), a.flat(blocks, members), max_over(local).data());
+  }
+  for (int r = 0; r < 2; ++r)
+    partial_cast(this->device.compute(), tables[static_cast<std::size_t>(r)], amaxes[static_cast<std::size_t>(r)]);
+  build_columnwise(this->device.compute(), tables[0]);
+  for (std::int64_t e = 0; e < 2; ++e)
+    for (Side side : {Side::rowwise, Side::columnwise}) {
+      const auto whole = reference::quantize<F>(
+          side, m, reference::rounded_to_bf16({x.begin() + e * m.elements(), x.begin() + (e + 1) * m.elements()}));
+      const GuardedCopy<F>& made = side == Side::rowwise ? row : column;
+      const auto n = static_cast<std::int64_t>(whole.scales.size());
+      EXPECT_TRUE(test::same_bits(test::on_host<typename F::Scale>(this->device, made.scales.inner.flat(e * n, n)),
+                                  whole.scales))
+          << F::name;
+      if (side == Side::columnwise && F::columnwise == formats::Columnwise::shared) continue;
+      const auto bytes = made.data.bytes(this->device);
+      const auto size = static_cast<std::ptrdiff_t>(whole.data.size());
+      EXPECT_TRUE(test::same_bits(std::vector<std::uint8_t>(bytes.begin() + e * size, bytes.begin() + (e + 1) * size),
+                                  whole.data))
+          << F::name;
+    }
+  EXPECT_TRUE(row.untouched(this->device) && column.untouched(this->device) && block_scales.untouched(this->device));
+}
+
+// A choice by errors needs whole blocks, and scales that other ranks cannot compute.
+TEST(PartialCast, RefusesPartsOfBlocksWhoseErrorsDecide) {
+  using F = formats::Nvfp4FourOverSix;
+  Device device;
+  const Matrix m{64, 96};
+  const GuardedCopy<F> row(device, Side::rowwise, m, 1);
+  const Guarded block_scales(device, DType::u8, formats::blocks<F>(Side::rowwise, m).elements());
+  const auto cast_of = [&](std::int64_t begin, std::int64_t end, bool scales_travel) {
+    QuantizedMatrix item;
+    item.matrix = m;
+    item.begin = ElementIndex(begin);
+    item.values = test::on_device(device, std::vector<float>(static_cast<std::size_t>(end - begin), 1.0f));
+    item.rowwise = row.copy();
+    if (scales_travel) item.block_scales = block_scales.inner;
+    const QuantizeTable table = test::placed(device, formats::id_of<F>, {item});
+    const Tensor amaxes = test::on_device(device, std::vector<bf16>{bf16(1.0f)});
+    partial_cast(device.compute(), table, amaxes);
+  };
+  EXPECT_NO_THROW(cast_of(0, m.elements(), false));
+  EXPECT_NO_THROW(cast_of(16 * 96, 48 * 96, true));
+  EXPECT_THROW(cast_of(16 * 96, 48 * 96, false), Error);
+  EXPECT_THROW(cast_of(15 * 96, 48 * 96, true), Error);
+  EXPECT_THROW(cast_of(0, 16 * 96 + 32, true), Error);
 }
 
 enum class Tables { one, two };

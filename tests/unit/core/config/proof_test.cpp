@@ -15,6 +15,9 @@ TEST(ProofSection, CutsFollowFromWhatTravels) {
   EXPECT_EQ(cuts(holding(RecipeName::mxfp8, quantized)), GatherCuts::flat);  // auto: bf16 travels
   EXPECT_EQ(cuts(holding(RecipeName::mxfp8, quantized, GatherWire::quantized)), GatherCuts::tile);
   EXPECT_EQ(cuts(holding(RecipeName::mxfp8, quantized, GatherWire::bf16)), GatherCuts::flat);
+  EXPECT_EQ(cuts(holding(RecipeName::nvfp4_46, quantized)), GatherCuts::tile);
+  EXPECT_EQ(cuts(holding(RecipeName::nvfp4_46, quantized, GatherWire::bf16)), GatherCuts::flat);
+  EXPECT_EQ(cuts(holding(RecipeName::nvfp4_46, bf16)), GatherCuts::flat);
   for (RecipeName recipe : {RecipeName::fp8_block, RecipeName::fp8_tensor, RecipeName::mxfp8_2d, RecipeName::nvfp4})
     EXPECT_EQ(cuts(holding(recipe, quantized, GatherWire::quantized)), GatherCuts::flat);
 }
@@ -45,6 +48,12 @@ TEST(ProofSection, WeightsTravelAsTheyAreHeld) {
   half.proof.cuts = GatherCuts::flat;
   EXPECT_EQ(contradictions(half), List{"proof.cuts: is flat, and codes of mxfp4 travel by whole rows of blocks: use "
                                        "cuts tile, or wire bf16"});
+  RunConfig chosen = holding(RecipeName::nvfp4_46, quantized);  // the errors of whole blocks choose scales
+  chosen.proof.cuts = GatherCuts::flat;
+  EXPECT_EQ(contradictions(chosen), List{"proof.cuts: is flat, and codes of nvfp4_46 travel by whole rows of blocks: "
+                                         "use cuts tile, or wire bf16"});
+  chosen.proof.wire = GatherWire::bf16;
+  EXPECT_EQ(contradictions(chosen), List());
 }
 
 TEST(ProofSection, StagingNeedsSomethingThatIsStaged) {
