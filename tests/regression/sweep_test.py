@@ -58,6 +58,8 @@ class Sweep(Jobs):
         for arguments, said in ((("deck.yaml",), "usage: sweep.sh"), (("deck.yaml", "--sweep", "gone.csv"), "gone.csv cannot be read"),
                                 (("--array=a", "deck.yaml", "--sweep", "rates.csv"), "--array=a: numbers"),
                                 (("--ntasks=0", "deck.yaml", "--sweep", "rates.csv"), "--ntasks=0 is no"),
+                                (("deck.yaml", "--sweep", "rates.csv", "--jobs", "2"), "--jobs: stands before DECK"),
+                                (("deck.yaml", "--sweep", "rates.csv", "--stepz", "2"), "task 1: ended with 2; --stepz: unknown option"),
                                 (("deck.yaml", "--sweep", "keys.csv"), "no line of values")):
             self.assertIn(said, self.sweep(2, *arguments)[1])
 
