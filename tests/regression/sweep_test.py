@@ -274,6 +274,12 @@ class WhatFollowsAnEnd(Jobs):
         self.write("setup.sh", 'false; echo "unset: $NOT_SET"; module() { echo "loaded $1"; }; module mpich; export TESSERA=/bin/true\n')
         self.assertEqual(self.run_start(0, 0, TESSERA="gone", TESSERA_SETUP="setup.sh"), (0, False), self.read("log"))
         self.assertIn("unset: \nloaded mpich\n", self.said)
+        # The site's `module`, where the job's shell does not have it.
+        os.makedirs(self.path("site/init"))
+        self.write("site/init/bash", 'module() { echo "the site loads $2"; }\n')
+        self.write("setup.sh", "module load mpich\nexport TESSERA=/bin/true\n")
+        self.assertEqual(self.run_start(0, 0, TESSERA_SETUP="setup.sh", MODULESHOME=self.path("site")), (0, False), self.read("log"))
+        self.assertIn("the site loads mpich\n", self.said)
         self.assertEqual(self.run_start(0, 0, TESSERA_SETUP="gone.sh"), (4, False))
         self.assertIn("TESSERA_SETUP: gone.sh cannot be read", self.said)
         self.assertEqual(self.run_start(0, 0, SLURM_HET_SIZE="2"), (4, False))
