@@ -213,6 +213,11 @@ class Parser {
   static void add_ema(CLI::App* verb, const std::function<void()>& choose) {
     verb->add_flag_callback("--ema", choose, "Take the weights' moving averages (optimizer.ema), without other state");
   }
+  static void add_best(CLI::App* verb, Chosen& step) {
+    verb->add_flag_callback(
+        "--best", [&step] { step = Chosen::best; },
+        "Of a run directory the step with the lowest evaluation loss, as `checkpoint ls` marks it, not the newest");
+  }
   void add_eval() {
     CLI::App* const verb =
         add("eval", "Print a checkpoint's loss, on a deck's windows or on a text; by the MPI launcher or alone",
@@ -235,6 +240,7 @@ class Parser {
         ->excludes(checkpoint)
         ->check([](const std::string& text) { return std::string(text.empty() ? "is empty" : ""); })
         ->type_name("FILE|-");
+    add_best(verb, eval_.step);
     add_ema(verb, [this] { eval_.weights = Taken::averages; });
     add_json(verb, eval_.format);
   }
@@ -304,6 +310,7 @@ class Parser {
         ->transform(decimal)
         ->check([](const std::string& seed) { return std::string(seed.starts_with('-') ? "is negative" : ""); })
         ->type_name("S");
+    add_best(verb, generate_.step);
     add_ema(verb, [this] { generate_.weights = Taken::averages; });
     add_json(verb, generate_.format);
   }
@@ -434,6 +441,7 @@ class Parser {
                [this](const std::string& text) { convert_.target = choice_named<Target>(text).value(); });
     verb->add_flag_callback(
         "--weights-only", [this] { convert_.extent = Extent::weights; }, "Leave optimizer state out");
+    add_best(verb, convert_.step);
     add_ema(verb, [this] { convert_.extent = Extent::averages; });
     verb->add_option("--upcycle", convert_.upcycling,
                      "Make a mixture of a dense model, each expert a copy of its layer: experts=8,top_k=2"

@@ -43,8 +43,8 @@ std::vector<StepFolder> checkpoints_of(const AuditOptions& options) {
   };
   const bool fresh = options.from == 0;  // begins with drawn weights, which no checkpoint holds
   if (chosen.size() < (fresh ? 1u : 2u) || !(fresh || holds(options.from)) || !holds(options.to))
-    throw Error(Exit::file, fmt::format("{}: holds the steps {}: an audit needs two of them, or one and --from 0",
-                                        options.run, steps.empty() ? "none" : steps));
+    throw Error(Exit::file, fmt::format("{}: {}, and an audit needs two valid steps, or one and --from 0", options.run,
+                                        steps.empty() ? "holds none" : "holds " + steps));
   if (fresh && chosen.front().step != 0) chosen.insert(chosen.begin(), StepFolder{0, {}});
   return chosen;
 }

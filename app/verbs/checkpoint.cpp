@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "app/verbs/verbs.hpp"
+#include "io/checkpoint/best.hpp"
 #include "io/checkpoint/elements.hpp"
 #include "io/checkpoint/folder.hpp"
 #include "io/checkpoint/reader.hpp"
@@ -72,11 +73,18 @@ Json listed(const fs::path& folder) {
 /// A number as the record of rows has it: the shortest decimal, or null.
 Json shortest(float value) { return std::isfinite(value) ? Json::parse(fmt::format("{}", value)) : Json(); }
 
+/// The path of a run's best checkpoint; empty: there is none, or it cannot be known now.
+std::string best_in(const fs::path& run) try {
+  return best_checkpoint(run).value_or(fs::path()).string();
+} catch (const Error&) {
+  return "";
+}
+
 /// Adds to the rows of a run's checkpoints the losses of their steps, by the record of their line of steps. Marks the
 /// last valid one that the run has, and the best by evaluation.
 void add_losses(Json& rows, const fs::path& run) {
   std::map<std::string, std::map<std::int64_t, MetricsRow>> records;  // by file name
-  Json *last = nullptr, *best = nullptr;
+  Json* last = nullptr;
   for (Json& row : rows) {
     const std::string name = fs::path(row["path"].get<std::string>()).filename().string();
     const auto parts = abandoned(name);
@@ -91,10 +99,11 @@ void add_losses(Json& rows, const fs::path& run) {
     if (row["abandoned"]) row["marks"].push_back("abandoned");
     if (!row["valid"] || row["abandoned"]) continue;
     last = &row;
-    if (!row["eval_loss"].is_null() && (!best || row["eval_loss"] < (*best)["eval_loss"])) best = &row;
   }
   if (last) (*last)["marks"].push_back("last");
-  if (best) (*best)["marks"].push_back("best");
+  const std::string best = best_in(run);
+  for (Json& row : rows)
+    if (row["path"] == best) row["marks"].push_back("best");
 }
 
 void print_listed(const Json& rows) {
@@ -216,8 +225,8 @@ int run_checkpoint_ls(const CheckpointOptions& options) {
     rows.push_back(listed(options.path));
   if (options.format == Format::json)
     fmt::print("{}\n", rows.dump());
-  else if (rows.empty())
-    fmt::print("{}: holds no checkpoints\n", options.path);
+  else if (const std::string runs = runs_text(options.path); rows.empty())
+    fmt::print("{}: holds no checkpoints{}{}\n", options.path, runs.empty() ? "" : "; ", runs);
   else
     print_listed(rows);
   const bool busy = std::ranges::any_of(rows, [](const Json& row) { return row["busy"] == true; });

@@ -32,7 +32,7 @@ int run_checkpoint_convert(const CheckpointConvertOptions& options) {
   for (const auto& [name, path] : {std::pair("SRC", options.from), std::pair("DST", options.to)})
     if (path.empty()) throw Error(Exit::usage, std::string(name) + ": is empty");
   ConvertOptions convert;
-  convert.from = options.from;
+  convert.from = chosen_step(options.from, options.step);
   convert.to = options.to;
   convert.experts = options.experts;
   convert.type = options.type;

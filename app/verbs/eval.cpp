@@ -151,7 +151,11 @@ int eval_deck(const EvalOptions& options, Mpi& mpi, Control& control) {
   Prepared run = prepare(options.deck, options.overrides, Task::evaluation, mpi, control);
   const RunConfig& config = run.deck.config;
   control.wait_at_most(config.comm.timeout());
-  const GivenWeights given = open_weights(options.checkpoint, control, nullptr, options.weights);
+  Problems problems;
+  std::string path;
+  attempt(problems, [&] { path = chosen_step(options.checkpoint, options.step).string(); });
+  control.agree(problems);
+  const GivenWeights given = open_weights(path, control, nullptr, options.weights);
   if (const std::size_t segment = segment_of(config, given.counters.step); segment != run.segment)
     plan_segment(run, segment, mpi, control);
   std::vector<std::string> told;
@@ -175,7 +179,7 @@ int eval_deck(const EvalOptions& options, Mpi& mpi, Control& control) {
 int eval_text(const EvalOptions& options, Mpi& mpi, Control& control) {
   Problems problems;
   std::string path;
-  attempt(problems, [&] { path = path_of_weights(options.deck); });
+  attempt(problems, [&] { path = path_of_weights(options.deck, options.step); });
   control.agree(problems);
   const GivenWeights given = open_weights(path, control, nullptr, options.weights);
   Deck deck;

@@ -220,7 +220,7 @@ int generate_text(const GenerateOptions& options, Mpi& mpi, Control& control) {
   Problems problems;
   std::string path;
   if (const std::string mistake = mpi.launch_mistake(); !mistake.empty()) problems.add(Exit::environment, mistake);
-  attempt(problems, [&] { path = path_of_weights(options.model); });
+  attempt(problems, [&] { path = path_of_weights(options.model, options.step); });
   control.agree(problems);
   GivenWeights given = open_weights(path, control, nullptr, options.weights);
   const std::chrono::seconds patience = given.config.comm.timeout();

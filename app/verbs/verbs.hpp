@@ -6,6 +6,7 @@
 
 #include "app/training/loop/generation.hpp"
 #include "app/training/start/run_request.hpp"
+#include "io/checkpoint/best.hpp"
 #include "io/checkpoint/averages.hpp"
 #include "io/convert/convert_checkpoint.hpp"
 #include "io/deck/deck.hpp"
@@ -24,6 +25,7 @@ struct EvalOptions {
   std::vector<Override> overrides;
   std::string checkpoint;  ///< of `deck`; empty with `text`
   std::string text;        ///< a file of text, "-": standard input; empty: the deck's evaluation sets
+  Chosen step = Chosen::newest;
   Taken weights = Taken::trained;
   Format format = Format::text;
 };
@@ -41,6 +43,7 @@ struct GenerateOptions {
   std::vector<std::string> stops;        ///< texts before which an answer ends
   std::optional<std::int64_t> tokens;
   Sampling sampling = {.seed = 1234};
+  Chosen step = Chosen::newest;
   Taken weights = Taken::trained;
   Format format = Format::text;
 };
@@ -92,6 +95,7 @@ struct CheckpointRmOptions {
 
 struct CheckpointConvertOptions {
   std::string from, to;  ///< source: a checkpoint, run directory or Hugging Face folder; destination: a new folder
+  Chosen step = Chosen::newest;
   std::optional<ExpertWeights> experts;
   std::optional<DType> type;
   Extent extent = Extent::all;

@@ -91,7 +91,7 @@ class Chats:
             raise Unusable("is no list of messages")
         for message in messages:
             if not isinstance(message, dict) or not isinstance(message.get("role"), str):
-                raise Unusable(f"holds a message that is no object with a role: {str(message)[:80]}")
+                raise Unusable(f'holds a message that is no {{"role": ..., "content": ...}}: {str(message)[:80]}')
         whole = self.render(messages, tools, False)
         return unmarked(whole) if self.marks_answers else (whole, list(self.found(messages, tools, whole)))
 

@@ -155,7 +155,8 @@ def records(path, begin, end, field, kind):
                 raise Refused(f"{path}: byte {at}: is no line of JSON: {wrong}")
             if not isinstance(record, dict) or not isinstance(record.get(field), kind):
                 held = ", ".join(f"{name} ({KINDS.get(type(value), 'a number')})" for name, value in record.items()) if isinstance(record, dict) else ""
-                raise Refused(f"{path}: byte {at}: has no {'text' if kind is str else 'list'} in a field '{field}'; it has {held or 'no fields'}; name another with --field")
+                advice = "give --chat for conversations" if kind is str and ", messages (a list)" in ", " + held else "name another with --field"
+                raise Refused(f"{path}: byte {at}: has no {'text' if kind is str else 'list'} in a field '{field}'; it has {held or 'no fields'}; {advice}")
             yield at, record
 
 
@@ -466,9 +467,11 @@ def run(arguments):
     held = list(sources(arguments.val))
     held_out = {path.resolve() for path in held}
     training = [path for path in sources(arguments.source) if path.resolve() not in held_out]
+    if arguments.tokenizer and arguments.tokenizer.is_dir():
+        arguments.tokenizer /= "tokenizer.json"
+    given = given_tokenizer(arguments.tokenizer, arguments.chat)
     arguments.chats = chats_of(arguments, [*training, *held])
     arguments.field = arguments.field or ("messages" if arguments.chat else "text")
-    given = given_tokenizer(arguments.tokenizer, arguments.chats)
     plan = plan_of(training, held, arguments, given)
     if not begin(out, plan):
         print(f"{out}: is complete, nothing to do")
@@ -543,7 +546,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", metavar="OUT", type=pathlib.Path, help="folder to make, or to go on with")
     parser.add_argument("source", metavar="SOURCE", nargs="+", help="a text file, a .jsonl file or a folder of such")
-    parser.add_argument("--tokenizer", type=pathlib.Path, help="a tokenizer.json to take instead of training one")
+    parser.add_argument("--tokenizer", type=pathlib.Path, help="a tokenizer.json, or the folder of one, to take instead of training one")
     parser.add_argument("--vocab", type=number(int, 257), default=32000, help="tokens of the tokenizer that is trained: 256 bytes, the end-of-text token, and merges")
     parser.add_argument("--train-mb", type=number(int, 1), default=256, help="MiB of text, at most, that it is trained on; less of text with very many different words")
     parser.add_argument("--field", help="the field of a .jsonl line that holds the text, or with --chat the messages: text, or messages")

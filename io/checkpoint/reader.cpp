@@ -1,6 +1,7 @@
 #include "io/checkpoint/reader.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -26,6 +27,16 @@ Error unfit(const fs::path& path, const std::string& why) { return {Exit::file, 
 /// Whether a run has begun to write its records there.
 bool is_run(const fs::path& folder) {
   return entry_at(folder / "LOCK") != Entry::none || entry_at(folder / "run.json") != Entry::none;
+}
+
+/// What a folder without a manifest is instead of a checkpoint.
+std::string what_instead(const fs::path& folder) {
+  if (is_run(folder)) return "is a run directory without a saved step: checkpoint.every_steps says when the run saves";
+  if (const std::string runs = runs_text(folder); !runs.empty()) return "is no checkpoint: " + runs;
+  const auto is_weights = [](const fs::path& file) { return file.extension() == ".safetensors"; };
+  if (std::ranges::any_of(list_folder(folder).value_or(std::vector<fs::path>()), is_weights))
+    return "holds safetensors without the config.json by which a Hugging Face folder says its model: put it there";
+  return "holds no manifest.json: it is no checkpoint, or was never finished";
 }
 
 /// Runs `work`. What the machine refuses, memory or threads, becomes Error{environment}; any other exception but Error
@@ -96,10 +107,7 @@ void Checkpoint::open_payload() {
 
 void Checkpoint::read_manifest() {
   if (!list_folder(folder_)) throw unfit(folder_, "is no checkpoint folder");
-  if (entry_at(folder_ / manifest_file) == Entry::none && is_run(folder_))
-    throw unfit(folder_, "is a run directory without a saved step: checkpoint.every_steps says when the run saves");
-  if (entry_at(folder_ / manifest_file) == Entry::none)
-    throw unfit(folder_, "holds no manifest.json: it is no checkpoint, or was never finished");
+  if (entry_at(folder_ / manifest_file) == Entry::none) throw unfit(folder_, what_instead(folder_));
   manifest_ = parse_manifest(read_text_file(folder_ / manifest_file), folder_ / manifest_file);
 }
 
@@ -232,6 +240,18 @@ std::string Checkpoint::reason_not_resumable() const {
 
 std::string reason_not_resumable(const fs::path& folder) {
   return reason(folder, [](const Checkpoint& checkpoint) { return checkpoint.reason_not_resumable(); });
+}
+
+std::string runs_text(const fs::path& folder) {
+  std::vector<std::string> runs;
+  for (const fs::path& entry : list_folder(folder).value_or(std::vector<fs::path>()))
+    if (entry_at(entry) == Entry::folder && !step_folders(entry).empty()) runs.push_back(entry.string());
+  std::ranges::sort(runs);
+  constexpr std::size_t shown = 8;
+  const std::string more = runs.size() > shown ? ", ..." : "";
+  runs.resize(std::min(runs.size(), shown));
+  if (runs.empty()) return "";
+  return fmt::format("it holds runs, of which one is to be named: {}{}", fmt::join(runs, ", "), more);
 }
 
 Error no_checkpoint(const fs::path& path) {

@@ -21,7 +21,7 @@ std::unique_ptr<ModelReader> source_of(const ConvertOptions& options) {
     throw Error(Exit::file, options.from.string() + ": a Hugging Face folder holds no averages beside its weights");
   if (is_hf_folder(options.from)) return read_hf_folder(options.from);
   const bool weights = options.extent == Extent::all && (options.target == Target::safetensors || options.upcycling);
-  return read_checkpoint(find_checkpoint(options.from), weights ? Extent::weights : options.extent);
+  return read_checkpoint(find_weights(options.from), weights ? Extent::weights : options.extent);
 }
 
 /// Facts of the model to write: the source's, with the layout and types of `options` and this program as origin.

@@ -17,8 +17,9 @@ template <class T>
 void demand(Problems& problems, const std::string& whose, const char* key, const T& value, const T& wanted,
             std::string_view family) {
   if (value != wanted)
-    problems.add(Exit::file, fmt::format("{}: {}: {} cannot be expressed: Hugging Face's {} has {}", whose, key,
-                                         deck_text(value), family, deck_text(wanted)));
+    problems.add(Exit::file, fmt::format("{}: {}: {} cannot be expressed: Hugging Face's {} has {}, with which a model "
+                                         "to hand over must be trained",
+                                         whose, key, deck_text(value), family, deck_text(wanted)));
 }
 
 /// Adds a line for each key in which a model differs from what its family has.

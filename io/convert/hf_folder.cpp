@@ -10,6 +10,7 @@
 
 #include "core/optim/adamw.hpp"
 #include "io/checkpoint/elements.hpp"
+#include "io/checkpoint/reader.hpp"
 #include "io/checkpoint/storage.hpp"
 #include "io/convert/hf_companions.hpp"
 #include "io/convert/hf_config.hpp"
@@ -425,6 +426,18 @@ class HfWriter final : public ModelWriter {
 
 bool is_hf_folder(const fs::path& path) {
   return entry_at(path / hf_config_file) != Entry::none && entry_at(path / manifest_file) == Entry::none;
+}
+
+fs::path find_weights(const fs::path& path) {
+  if (is_hf_folder(path)) return path;
+  const auto absent = [](const fs::path& one) { return entry_at(one) == Entry::none; };
+  const bool named = path.is_relative() && !path.string().starts_with('.') &&
+                     std::distance(path.begin(), path.end()) <= 2;  // NAME or OWNER/NAME
+  if (named && absent(path) && (!path.has_parent_path() || absent(path.parent_path())))
+    throw Error(Exit::file, fmt::format("{}. A model of Hugging Face's hub is not fetched: download it, as by `hf "
+                                        "download {} --local-dir DIR`, and name that folder",
+                                        no_checkpoint(path).what(), path.string()));
+  return find_checkpoint(path);
 }
 
 Compute compute_of(const std::vector<StateTensor>& weights) {

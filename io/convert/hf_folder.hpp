@@ -14,6 +14,10 @@ inline constexpr const char* hf_index_file = "model.safetensors.index.json";
 /// Whether a folder is a Hugging Face model: it has a config.json and is not a checkpoint of this program.
 bool is_hf_folder(const std::filesystem::path& path);
 
+/// The folder that a path means: of Hugging Face, or of a step, as find_checkpoint() finds it. Throws as that does; of
+/// a path that may be a name on Hugging Face's hub, which is not fetched, the error says what to do.
+std::filesystem::path find_weights(const std::filesystem::path& path);
+
 /// The type in which a folder's model computes: bf16 if all its weights are, else fp32, so that no weight is rounded.
 Compute compute_of(const std::vector<StateTensor>& weights);
 

@@ -27,6 +27,9 @@ while true; do
 done
 [ $# -ge 3 ] && [ "$2" = --sweep ] ||
   fail 2 "usage: sweep.sh [--array=1-3,5] [--ntasks=N] [--jobs=N] DECK --sweep FILE.csv [OPTIONS]"
+for option in "${@:4}"; do
+  case $option in --array | --array=* | --ntasks | --ntasks=* | --jobs | --jobs=*) fail 2 "$option: stands before DECK" ;; esac
+done
 file=$3 script=$(dirname "$0")/../slurm/train.sbatch
 [ -r "$file" ] || fail 2 "$file cannot be read"
 [[ $ranks =~ ^[1-9][0-9]*$ ]] || fail 2 "--ntasks=$ranks is no number of ranks"
@@ -86,7 +89,7 @@ run_task() {
   done
   last=$(grep '^step ' "$log" | tail -n 1 || true)
   [ "$code" -ne 0 ] || echo "[sweep] task $task: ${last:-no step} | done in $((SECONDS - began)) s"
-  [ "$code" -eq 0 ] || [ -e "$state/interrupted" ] || echo "[sweep] task $task: ended with $code; $(tail -n 1 "$log")" >&2
+  [ "$code" -eq 0 ] || [ -e "$state/interrupted" ] || echo "[sweep] task $task: ended with $code; $(grep -v '^Run with --help' "$log" | tail -n 1)" >&2
   echo "$code" > "$state/code-$task"
 }
 

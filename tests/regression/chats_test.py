@@ -135,13 +135,15 @@ class Chats(unittest.TestCase):
         chats = self.write("c.jsonl", [good])
         self.assertIn("has no chat template", self.prepare(1, "out", chats, "--chat", "--tokenizer", self.model(None, "bare")))
         self.assertIn("name the tokenizer.json", self.prepare(1, "out", chats, "--chat"))
+        self.assertIn("gone/tokenizer.json: No such file", self.prepare(1, "out", chats, "--chat", "--tokenizer", "gone/tokenizer.json"))
+        self.assertIn("it has messages (a list); give --chat for conversations", self.prepare(1, "asked", chats, "--tokenizer", tokenizer))
         self.assertIn("--chat-template: is for --chat", self.prepare(1, "out", chats, "--chat-template", chats, "--tokenizer", tokenizer))
         (self.folder / "book.txt").write_text("text")
         self.assertIn("book.txt: --chat takes .jsonl", self.prepare(1, "out", chats, "book.txt", "--chat", "--tokenizer", tokenizer))
         broken = self.model("{% for x %}", "broken")
         self.assertIn("is no Jinja", self.prepare(1, "out", chats, "--chat", "--tokenizer", broken))
         for i, (messages, wanted) in enumerate((("no list", "has no list in a field 'messages'"), ([], "is no list of messages"),
-                                                ([{"content": "x"}], "no object with a role"), ([{"role": "user"}], "cannot render it"))):
+                                                ([{"content": "x"}], r'is no \{"role": '), ([{"role": "user"}], "cannot render it"))):
             bad = self.write(f"bad{i}.jsonl", [good, messages])
             self.assertRegex(self.prepare(1, f"bad{i}", bad, "--chat", "--tokenizer", tokenizer), rf"bad{i}\.jsonl: byte \d+: .*{wanted}")
         # A template that renders what lies before otherwise once more follows.
@@ -149,6 +151,9 @@ class Chats(unittest.TestCase):
         several = self.write("several.jsonl", [next(case["messages"] for case in turns["cases"] if len(case["messages"]) > 3)])
         self.assertIn("where the answer lies cannot be told", self.prepare(1, "moved", several, "--chat", "--tokenizer", moving))
         self.assertFalse(list((self.folder / "bad0").glob("*.bin")))
+        # The folder of a tokenizer stands for it.
+        both = [self.prepare(0, out, chats, "--chat", "--tokenizer", given) for out, given in (("file", tokenizer), ("folder", tokenizer.parent))]
+        self.assertEqual(both[0].replace("/file", "/folder"), both[1])
 
 
 if __name__ == "__main__":

@@ -210,6 +210,46 @@ class Checkpoints(runs.Runs):
                          {12: ["last", "best"]} if best == 12 else {12: ["last"], best: ["best"]})
         self.assertEqual({tuple(found) for (_, aside), found in marks.items() if aside}, {("abandoned",)})
 
+    def test_the_best_step_is_named_as_the_list_marks_it(self):
+        deck = self.deck("a", None)
+        settings = ["--set", "run.steps=9", "--set", "checkpoint.every_steps=1", "--set", "checkpoint.keep_last=20", "--set", "eval.every_steps=1"]
+        self.train(0, 1, deck, *settings, "--set", "optimizer.lr=0.3")  # so high that the last step is not the best
+        losses = {row["step"]: row["eval_loss"] for row in self.json_lines("a", "metrics.jsonl")}
+        best, last = min(losses, key=losses.__getitem__), max(losses)
+        self.assertLess(best, last)
+        eval_step = lambda *more: json.loads(self.run_to_its_end(0, 2, "eval", *more, "--json")[0])["step"]
+        for chosen, more in ((best, ["--best"]), (last, [])):
+            self.assertEqual(eval_step(deck, "--checkpoint", "a", *more), chosen)
+            self.assertEqual(eval_step("a", "--text", "corpus.txt", *more), chosen)
+            self.assertEqual(self.tool(0, "convert", "a", f"of_{chosen}", *more)["step"], chosen)
+        answer = lambda *named: self.run_to_its_end(0, 1, "generate", *named, "--prompt", "the", "--tokens", "20", "--temperature", "0")[0]
+        wanted = answer(self.path("a", f"step_{best:08}"))
+        self.assertEqual([answer(named, "--best") for named in ("a", deck)], [wanted, wanted])
+        # A damaged one is passed over, in the list too.
+        os.truncate(self.path("a", f"step_{best:08}", "model.h5"), 100)
+        second = min(set(losses) - {best}, key=losses.__getitem__)
+        self.assertIn("best", next(row["marks"] for row in self.tool(0, "ls", "a") if row["step"] == second))
+        self.assertEqual(eval_step("a", "--text", "corpus.txt", "--best"), second)
+        for path, why in (("nowhere", "is neither a checkpoint nor a run directory"), (f"a/step_{last:08}", "is no run directory")):
+            self.assertIn(f"{path}: {why}", self.tool(5, "convert", path, "lost", "--best"))
+            _, err = self.run_to_its_end(5, 2, "generate", path, "--prompt", "the", "--best")
+            self.assertIn(f"{path}: {why}", err)
+        self.train(0, 1, self.deck("b", None), "--set", "eval.every_steps=0")
+        self.assertIn("b: holds no valid step that was evaluated", self.tool(5, "convert", "b", "lost", "--best"))
+
+    def test_a_folder_of_runs_is_told_from_a_run(self):
+        for name in ("runs/a", "runs/b"):
+            deck = self.deck("a", None)
+            self.train(75, 1, deck, "--set", f"checkpoint.dir={self.path(name)}", "--stop-at", "1")
+        os.mkdir(self.path("runs", "c"))
+        named = "it holds runs, of which one is to be named: runs/a, runs/b"
+        self.assertEqual(self.told("ls", "runs"), f"runs: holds no checkpoints; {named}\n")
+        self.assertEqual(self.told("ls", "runs/c"), "runs/c: holds no checkpoints\n")
+        self.assertEqual(self.tool(5, "inspect", "runs"), f"runs: is no checkpoint: {named}\n")
+        for run, found in (("runs", "none"), ("runs/a", "1")):
+            _, err = self.run_to_its_end(5, 1, "audit", run)
+            self.assertEqual(err, f"{run}: holds {found}, and an audit needs two valid steps, or one and --from 0\n")
+
     def test_steps_are_removed_by_name_and_never_the_newest_valid_one(self):
         often = ["--set", "checkpoint.every_steps=1", "--set", "checkpoint.keep_last=9"]
         self.train(0, 1, self.deck("a"), *often)

@@ -240,8 +240,19 @@ class Folders(runs.Runs):
         for source in ("words", "run"):
             for key, word in (("model.ffn=24", "shape: "), ("model.layers=2", "missing: "), ("model.norm_eps=0.1", "model.norm_eps was")):
                 self.assertIn(word, self.both_refuse(self.words("a", source), "--set", key))
+            grown = ("--set", "model.vocab=310")
+            self.assertIn("checkpoint.init_rows: [embed.tokens, head.weight] takes the rows", self.both_refuse(self.words("a", source), *grown))
+            self.validate(0, self.words("a", source), *grown, "--set", "checkpoint.init_rows=[embed.tokens, head.weight]")
         for source in ("nowhere", "corpus.txt"):
             self.assertIn(source, self.both_refuse(self.words("a", source)))
+        for source in ("gpt2", "owner/model"):  # names on a hub
+            said = self.both_refuse(self.words("a", source), "--set", f"checkpoint.init_from={source}")
+            self.assertIn(f"`hf download {source} --local-dir DIR`", said)
+        for source in ("run/step_00000001", "./gpt2", self.path("gpt2")):  # paths
+            self.assertNotIn("hf download", self.both_refuse(self.words("a", source), "--set", f"checkpoint.init_from={source}"))
+        small_folders.llama(self.path("half"))
+        os.remove(self.path("half", "config.json"))
+        self.assertIn("half: holds safetensors without the config.json", self.both_refuse(self.words("a", "half")))
         self.assertIn("no weight of the model", self.validate(3, self.words("a", "run"), "--set", "checkpoint.init_missing=[nothing]"))
         os.truncate(self.path("run", "model.h5"), 100)
         self.assertIn("model.h5", self.both_refuse(self.words("a", "run")))

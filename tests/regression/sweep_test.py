@@ -58,6 +58,8 @@ class Sweep(Jobs):
         for arguments, said in ((("deck.yaml",), "usage: sweep.sh"), (("deck.yaml", "--sweep", "gone.csv"), "gone.csv cannot be read"),
                                 (("--array=a", "deck.yaml", "--sweep", "rates.csv"), "--array=a: numbers"),
                                 (("--ntasks=0", "deck.yaml", "--sweep", "rates.csv"), "--ntasks=0 is no"),
+                                (("deck.yaml", "--sweep", "rates.csv", "--jobs", "2"), "--jobs: stands before DECK"),
+                                (("deck.yaml", "--sweep", "rates.csv", "--stepz", "2"), "task 1: ended with 2; --stepz: unknown option"),
                                 (("deck.yaml", "--sweep", "keys.csv"), "no line of values")):
             self.assertIn(said, self.sweep(2, *arguments)[1])
 
@@ -272,6 +274,12 @@ class WhatFollowsAnEnd(Jobs):
         self.write("setup.sh", 'false; echo "unset: $NOT_SET"; module() { echo "loaded $1"; }; module mpich; export TESSERA=/bin/true\n')
         self.assertEqual(self.run_start(0, 0, TESSERA="gone", TESSERA_SETUP="setup.sh"), (0, False), self.read("log"))
         self.assertIn("unset: \nloaded mpich\n", self.said)
+        # The site's `module`, where the job's shell does not have it.
+        os.makedirs(self.path("site/init"))
+        self.write("site/init/bash", 'module() { echo "the site loads $2"; }\n')
+        self.write("setup.sh", "module load mpich\nexport TESSERA=/bin/true\n")
+        self.assertEqual(self.run_start(0, 0, TESSERA_SETUP="setup.sh", MODULESHOME=self.path("site")), (0, False), self.read("log"))
+        self.assertIn("the site loads mpich\n", self.said)
         self.assertEqual(self.run_start(0, 0, TESSERA_SETUP="gone.sh"), (4, False))
         self.assertIn("TESSERA_SETUP: gone.sh cannot be read", self.said)
         self.assertEqual(self.run_start(0, 0, SLURM_HET_SIZE="2"), (4, False))

@@ -73,7 +73,7 @@ GivenWeights saved_weights(const std::filesystem::path& folder, std::unique_ptr<
 
 /// The folder that a path means: of Hugging Face, or of a step.
 std::filesystem::path folder_of_weights(const std::string& path) {
-  return std::filesystem::absolute(is_hf_folder(path) ? std::filesystem::path(path) : find_checkpoint(path));
+  return std::filesystem::absolute(find_weights(path));
 }
 
 /// Model keys whose difference the tensors show, or that they survive: the length of sequences, unless positions are
@@ -97,11 +97,11 @@ std::vector<std::string> other_keys(const ModelConfig& given, const RunConfig& w
 
 }  // namespace
 
-std::string path_of_weights(const std::string& model) {
-  if (entry_at(model) != Entry::file) return model;
+std::string path_of_weights(const std::string& model, Chosen step) {
+  if (entry_at(model) != Entry::file) return chosen_step(model, step).string();
   // Its tokenizer, from which its vocabulary might come, need not be there.
-  return checked_deck(model, {{"data.tokenizer", ""}, {"sample.tokens", "0"}, {"model.vocab", "256"}})
-      .config.checkpoint.dir.get();
+  const Deck deck = checked_deck(model, {{"data.tokenizer", ""}, {"sample.tokens", "0"}, {"model.vocab", "256"}});
+  return chosen_step(deck.config.checkpoint.dir.get(), step).string();
 }
 
 GivenWeights open_weights(const std::string& path, Control& control, const hdf5::Parallel* parallel, Taken taken) {
@@ -177,14 +177,38 @@ void check_names(const Deck& deck, const char* key, const std::vector<std::strin
   }
 }
 
-/// Says which rows of a weight are the source's, for each that grows.
-void tell_rows(const GivenWeights& given, const std::vector<StateTensor>& weights, GivenStart& start) {
+/// Whether a weight has a row a token or position.
+bool has_rows(const StateTensor& weight) {
+  return weight.role == Role::embedding || weight.role == Role::head || weight.role == Role::position;
+}
+
+/// Calls `grown(weight, its rows in the source)` for each weight that has a row a token or position, and more of them
+/// than the source.
+template <class Grown>
+void for_grown(const GivenWeights& given, const std::vector<StateTensor>& weights, const Grown& grown) {
   for (const StateTensor& weight : weights)
     for (const StoredTensor& there : given.source->tensors())
-      if (there.slot == weight.slot && there.name == weight.name && there.shape.rank() == 2 &&
-          weight.shape.rank() == 2 && there.shape[0] < weight.shape[0])
-        start.told.push_back(fmt::format("{}: the first {} of {} rows are those of the weights, the rest is drawn",
-                                         weight.name, there.shape[0], weight.shape[0]));
+      if (has_rows(weight) && there.slot == weight.slot && there.name == weight.name && there.shape.rank() == 2 &&
+          there.shape[0] < weight.shape[0] && there.shape[1] == weight.shape[1])
+        grown(weight, there.shape[0]);
+}
+
+/// Says which rows of a weight are the source's, for each that grows.
+void tell_rows(const GivenWeights& given, const std::vector<StateTensor>& weights, GivenStart& start) {
+  for_grown(given, weights, [&](const StateTensor& weight, std::int64_t rows) {
+    start.told.push_back(fmt::format("{}: the first {} of {} rows are those of the weights, the rest is drawn",
+                                     weight.name, rows, weight.shape[0]));
+  });
+}
+
+/// Names the weights that fit once checkpoint.init_rows names them.
+void advise_rows(const GivenWeights& given, const std::vector<StateTensor>& weights, GivenStart& start) {
+  std::vector<std::string> names;
+  for_grown(given, weights, [&](const StateTensor& weight, std::int64_t) { names.push_back(weight.name); });
+  if (!names.empty())
+    start.problems.add(Exit::file, fmt::format("checkpoint.init_rows: [{}] takes the rows that are there, and the "
+                                               "rest is drawn",
+                                               fmt::join(names, ", ")));
 }
 
 /// Compares the tokenizers and gives the run the companions of the weights, unless these speak of other tokens.
@@ -222,14 +246,16 @@ GivenStart start_from(const GivenWeights& given, const Prepared& run) {
   check_names(run.deck, "checkpoint.init_missing", wish.init_missing, weights,
               [](const StateTensor&) { return std::string(); }, start.problems);
   check_names(run.deck, "checkpoint.init_rows", wish.init_rows, weights, [](const StateTensor& weight) {
-    const bool rows = weight.role == Role::embedding || weight.role == Role::head || weight.role == Role::position;
-    return std::string(rows ? "" : " has no row a token or position: embed.tokens, head.weight and embed.positions do");
+    return std::string(has_rows(weight) ? ""
+                                        : " has no row a token or position: embed.tokens, head.weight and "
+                                          "embed.positions do");
   }, start.problems);
   const Fit::Extra extra = wish.init_ignore_extra ? Fit::Extra::ignored : Fit::Extra::refused;
   const Problems misfitting = problems_with_weights(given, *run.plan, {wish.init_missing, wish.init_rows, extra});
   if (misfitting.empty()) tell_rows(given, weights, start);
   if (std::string line = overlap_text(given, run); !line.empty()) start.told.push_back(std::move(line));
   start.problems.add(misfitting);
+  if (!misfitting.empty() && wish.init_rows.empty()) advise_rows(given, weights, start);
   attempt(start.problems, [&] { take_tokenizer(given, run, start); });
   return start;
 }

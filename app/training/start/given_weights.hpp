@@ -8,6 +8,7 @@
 #include "core/comm/control.hpp"
 #include "core/plan/plan.hpp"
 #include "io/checkpoint/averages.hpp"
+#include "io/checkpoint/best.hpp"
 #include "io/deck/deck.hpp"
 
 namespace tessera {
@@ -28,8 +29,9 @@ struct GivenWeights {
   Companions companions() const;
 };
 
-/// Path of a model's weights: the path given, or for a deck its run directory, whatever else the deck says.
-std::string path_of_weights(const std::string& model);
+/// Path of a model's weights: the path given, or for a deck its run directory, whatever else the deck says; of a run
+/// directory the chosen step. Ranks may differ in it, and open_weights() takes rank 0's. Local.
+std::string path_of_weights(const std::string& model, Chosen step);
 
 /// Opens weights for one process alone, as the function below does, and says nothing. Local.
 GivenWeights open_weights(const std::string& path);
