@@ -165,8 +165,9 @@ for _ in range(5):
 print(min(took))"""
         return float(self.inside(name, sys.executable, "-c", tried, self.address(other)))
 
-    def bytes_sent(self, name):
-        return json.loads(self.inside(name, "ip", "-s", "-j", "link", "show", "dev", "eth0"))[0]["stats64"]["tx"]["bytes"]
+    def bytes_of(self, name, direction):
+        """Bytes that the host has sent ("tx") or received ("rx") since its start."""
+        return json.loads(self.inside(name, "ip", "-s", "-j", "link", "show", "dev", "eth0"))[0]["stats64"][direction]["bytes"]
 
     def kill(self, name):
         """Ends all processes of the host; its network goes with them, unless the link was down before."""

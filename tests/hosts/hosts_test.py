@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import time
+import unittest
 
 HERE = os.path.dirname(os.path.realpath(__file__))
 sys.path.insert(0, os.path.join(HERE, "../regression"))
@@ -36,6 +37,16 @@ precision: {recipe: RECIPE, primary_weights: WEIGHTS}
 sharding: SHARDING
 checkpoint: {dir: DIR, every_steps: 2, io: IO}
 debug: {trace: DIR.jsonl}
+"""
+CLOCK = """#define _GNU_SOURCE
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+int clock_gettime(clockid_t clock, struct timespec *now) {
+  const int failed = syscall(SYS_clock_gettime, clock, now);
+  if (!failed && clock == CLOCK_REALTIME) now->tv_sec += 2 * 24 * 3600;
+  return failed;
+}
 """
 
 
@@ -78,6 +89,9 @@ class OnHosts(runs.InFolder):
         with contextlib.suppress(FileNotFoundError):
             return len(self.json_lines(directory, "metrics.jsonl")) >= steps
         return False
+
+    tessera = property(lambda self: runs.TESSERA)
+    launcher = property(lambda self: runs.MPIEXEC)
 
 
 class Equality(OnHosts):
@@ -128,10 +142,10 @@ class Bytes(OnHosts):
                                      check=True, cwd=self.folder, timeout=60)
             sent = []
             for stop in (4, 24):
-                before = self.hosts.bytes_sent("h1")
+                before = self.hosts.bytes_of("h1", "tx")
                 self.run_to_its_end(75, PLACES["two"], deck, *less, "--set", "run.steps=100", "--set", f"checkpoint.dir={sharding}{stop}",
                                     "--stop-at", str(stop))
-                sent.append(self.hosts.bytes_sent("h1") - before)
+                sent.append(self.hosts.bytes_of("h1", "tx") - before)
             of_step = 2 * json.loads(planned.stdout)["hosts"]["bytes_across"]  # two ranks of h2 receive it
             print(f"{sharding}: {(sent[1] - sent[0]) / 20:.0f} bytes a step, planned {of_step:.0f}", flush=True)
             # Above: headers. Below: an algorithm of MPI's may pass on inside a host what came from another once.
@@ -146,12 +160,12 @@ class Ends(OnHosts):
         runs_of = int(os.environ.get("TESSERA_SOAK_ENDS", 3))
         sound, torn = self.deck("sound"), self.write("torn.yaml", "schema_version: 1\nrun: {steps: many}\n")
         for i in range(runs_of):
-            places = PLACES[("two", "three")[i % 2]]
+            places, group = (("two", "host"), ("three", 2), ("two", "all"), ("three", "all"))[i % 4]
             for code, arguments in ((0, (self.deck(f"sound{i}"),)), (3, (torn,)), (75, (self.deck(f"stopped{i}"), "--stop-at", "1")),
                                     (2, (sound, "--time-limit", "soon")), (5, (sound, "--set", "data.files=[nowhere.txt]"))):
                 with self.subTest(i=i, code=code):
                     begun = time.monotonic()
-                    out, err = self.run_to_its_end(code, places, *arguments, seconds=120)
+                    out, err = self.run_to_its_end(code, PLACES[places], *arguments, "--set", f"parallel.sharding_group={group}", seconds=120)
                     self.assertNotIn("communication failed", err)
                     self.assertLess(time.monotonic() - begun, 110)
 
@@ -354,6 +368,35 @@ class Different(OnHosts):
         self.assertEqual(out.count("hosts differ: h2 (ranks 2-3)"), 2, out)  # at the start and in the closing tables
         (line,) = json.loads(self.read("run", "run.json"))["mixed_hosts"]
         self.assertRegex(line, "hosts differ: h2 .* sse41")
+
+    def test_another_build(self):
+        """A program that differs in the name of its commit alone."""
+        told = json.loads(subprocess.run([self.tessera, "info", "--json"], capture_output=True, text=True, check=True, timeout=60).stdout)
+        commit = told["git_sha"]
+        with open(self.tessera, "rb") as file:
+            program = file.read()
+        other = "0" * len(commit)
+        self.assertIn(commit.encode(), program)
+        for name, content in (("h1", program), ("h2", program.replace(commit.encode(), other.encode()))):
+            with open(self.path(name + ".own", "tessera"), "wb") as file:
+                file.write(content)
+            os.chmod(self.path(name + ".own", "tessera"), 0o755)
+        process = self.hosts.start(self.launcher, PLACES["two"], self.path("own", "tessera"), "train", self.deck("run"), out="run")
+        self.assertEqual(process.wait(PATIENCE), 4, self.said())
+        # As many ranks have one as the other: either may count as the others.
+        self.assertRegex(self.said()[1], fr"hosts differ: h\d \(ranks .*\): commit ({commit}, others {other}|{other}, others {commit})\n")
+        self.assertFalse(os.path.exists(self.path("run")))
+
+    @unittest.skipUnless(shutil.which("cc"), "the other clock is compiled")
+    def test_a_clock_two_days_ahead(self):
+        """It is told, and changes nothing."""
+        source = self.write("clock.c", CLOCK)
+        subprocess.run(["cc", "-shared", "-fPIC", "-o", self.path("clock.so"), source], check=True, timeout=60)
+        self.run_to_its_end(0, PLACES["two"], self.deck("whole"), out="whole")
+        self.on_second(LD_PRELOAD=self.path("clock.so"))
+        out, err = self.run_to_its_end(0, PLACES["two"], self.deck("run"))
+        self.assertRegex(out, r"clocks: +that of h2 is 17[23]\d{3} s ahead of that of h1; only times in logs depend on them\n")
+        self.assertEqual(self.digest("run"), self.digest("whole"))
 
     def said_by(self, code, *arguments):
         return self.run_to_its_end(code, PLACES["two"], *arguments)[1]
