@@ -10,7 +10,7 @@ packages=(build-essential ca-certificates ccache cmake git ninja-build pkg-confi
   libdnnl-dev ocl-icd-opencl-dev  # dnnl's CMake package requires OpenCL, which apt only recommends
   libcli11-dev libfmt-dev libicu-dev libssl-dev libyaml-cpp-dev nlohmann-json3-dev
   libbenchmark-dev libgmock-dev libgtest-dev clang-tidy doxygen
-  python3 python3-h5py python3-pip python3-venv)
+  python3 python3-h5py python3-pip python3-pytest python3-pytest-subtests python3-venv)
 for argument in "$@"; do
   case $argument in
     --slurm) packages+=(slurm-wlm munge iproute2) ;;

@@ -1,7 +1,5 @@
 """Every fault that a save or a checkpoint must survive: the run's messages, that nothing hangs, and that the same command
 line then resumes as if nothing had happened. Faults of a run between its saves: run_test.py.
-
-usage: fault_test.py TESSERA MPIEXEC [CLASS...]
 """
 import json
 import os
@@ -14,8 +12,10 @@ import time
 
 import h5py
 import numpy
+import pytest
+
 import trial
-from trial import BEFORE, DURING, EVERY, IO, LAST, PHASES, RANKS, SAVED, STEPS, Faults, Trial, bits, processes
+from trial import BEFORE, DURING, EVERY, IO, LAST, PHASES, RANKS, SAVED, STEPS, Faults, bits
 
 
 class Kills(Faults):
@@ -24,14 +24,14 @@ class Kills(Faults):
     def check_kill(self, phase, rank):
         run = self.trial(f"kill-{phase}-{rank}")
         done = run.run(TESSERA_FAULT=f"{phase}:{rank}:kill")
-        self.assertNotIn(done.code, (0, 75), done)  # the launcher need not forward the last output of a killed rank
+        assert done.code not in (0, 75), done  # the launcher need not forward the last output of a killed rank
         # From the rename on the new checkpoint may exist; after the rename it must.
         steps = {"rename": (BEFORE, DURING), "latest": (DURING,), "aside": (DURING,)}.get(phase, (BEFORE,))
         if phase not in ("rename", "latest", "aside"):
-            self.assertEqual(run.steps(), [BEFORE])  # an unfinished folder does not have its name yet
+            assert run.steps() == [BEFORE]  # an unfinished folder does not have its name yet
         again = self.check_recovers(run, steps)
         if phase != "lock":  # that phase comes before anything is written
-            self.assertIn("taken over", again.err)
+            assert "taken over" in again.err
 
     def test_first_rank(self):
         self.each([(phase, 0) for phase in PHASES], self.check_kill)
@@ -50,40 +50,40 @@ class Branches(Faults):
     OLD = (EVERY, 2 * EVERY, 3 * EVERY)
 
     @classmethod
-    def setUpClass(cls):
-        super().setUpClass()
-        cls.old = Trial(os.path.join(cls.folder, "old"))
+    def setup_class(cls):
+        super().setup_class()
+        cls.old = cls.named("old")
         done = cls.old.run(*cls.KEEP, "--stop-at", str(cls.OLD[-1]))
         assert done.code == 75 and cls.old.steps() == list(cls.OLD), done
 
     def rewound(self, name):
-        run = Trial(os.path.join(self.folder, re.sub(r"\W", "-", name)))
+        run = self.named(name)
         shutil.copytree(self.old.run_directory, run.run_directory)
         return run
 
     def check_line(self, run, steps, digests):
         """Checks that the run's checkpoints, and those set aside, exist, are whole and unchanged."""
         rows = run.tool("ls", "run")[1]
-        self.assertTrue(all(row["valid"] for row in rows), rows)
-        self.assertEqual({row["step"]: row["content_digest"] for row in rows if not row["abandoned"]}, {step: digests[step] for step in steps})
-        self.assertEqual(run.tool("verify", "run"), (0, {"ok": True, "failures": []}))
+        assert all(row["valid"] for row in rows), rows
+        assert {row["step"]: row["content_digest"] for row in rows if not row["abandoned"]} == {step: digests[step] for step in steps}
+        assert run.tool("verify", "run") == (0, {"ok": True, "failures": []})
         return {os.path.basename(row["path"]): row["content_digest"] for row in rows if row["abandoned"]}
 
     def check_old_line_aside(self, run, aside):
-        self.assertEqual(aside, {f"abandoned-1_step_{step:08}": self.digests[step] for step in self.OLD[1:]})
-        self.assertEqual(bits(run.path("abandoned-1_metrics.jsonl")), self.golden_rows[:self.OLD[-1]])
+        assert aside == {f"abandoned-1_step_{step:08}": self.digests[step] for step in self.OLD[1:]}
+        assert bits(run.path("abandoned-1_metrics.jsonl")) == self.golden_rows[:self.OLD[-1]]
 
     def check_kill(self, fault, came):
         """came: whether the branch's first checkpoint was committed; None: it may have been. Its step is 6, which the old line lacks."""
         run = self.rewound(f"kill-{fault}")
         done = run.run(*self.KEEP, "--resume", f"run/step_{EVERY:08}", "--stop-at", str(EVERY + 2), TESSERA_FAULT=fault)
-        self.assertNotIn(done.code, (0, 75), done)
+        assert done.code not in (0, 75), done
         there = EVERY + 2 in run.steps()
-        self.assertEqual(there, there if came is None else came, done)
+        assert there == (there if came is None else came), done
         again = run.run(*self.KEEP)
-        self.assertEqual(again.code, 0, again)
+        assert again.code == 0, again
         begins = EVERY + 2 if there else self.OLD[-1]
-        self.assertRegex(again.out, rf"resumed from \S*/run/step_{begins:08} \| {self.digest_at(begins)}")
+        assert re.search(rf"resumed from \S*/run/step_{begins:08} \| {self.digest_at(begins)}", again.out)
         self.check_whole_line(run, [EVERY, EVERY + 2] if there else list(self.OLD))
         shutil.rmtree(run.folder)
 
@@ -92,7 +92,7 @@ class Branches(Faults):
 
     def check_whole_line(self, run, begun):
         """Checks a run that has these first steps and went on to the end: rows, digests, names; nothing is lost or half renamed."""
-        self.assertEqual(bits(run.path("metrics.jsonl")), self.golden_rows)
+        assert bits(run.path("metrics.jsonl")) == self.golden_rows
         branched = EVERY + 2 in begun
         steps = begun + [step for step in range(begun[-1] // EVERY * EVERY + EVERY, STEPS + 1, EVERY)]
         digests = {**self.digests, EVERY + 2: run.tool("inspect", run.path(f"step_{EVERY + 2:08}"))[1]["content_digest"]} if branched else self.digests
@@ -100,28 +100,28 @@ class Branches(Faults):
         if branched:
             self.check_old_line_aside(run, aside)
         others = [name for name in self.golden_names if not name.startswith("step_")] + (["abandoned-1_metrics.jsonl", *aside] if branched else [])
-        self.assertEqual(self.names(run), sorted([*others, *(f"step_{step:08}" for step in steps)]))
+        assert self.names(run) == sorted([*others, *(f"step_{step:08}" for step in steps)])
 
     def test_a_branch_that_nothing_befalls(self):
         run = self.rewound("whole")
         done = run.run(*self.KEEP, "--resume", f"run/step_{EVERY:08}", "--stop-at", str(EVERY + 2))
-        self.assertEqual((done.code, done.err), (75, ""), done)
-        self.assertIn("a branch begins after step 4: its first checkpoint sets step_00000008, step_00000012 aside\n", done.out)
-        self.assertIn("set aside in run: abandoned-1_step_00000008, abandoned-1_step_00000012; the run goes on from step_00000006\n", done.out)
-        self.assertRegex(done.out, r"stopped after step 6 of 20 \(--stop-at\); the same command goes on without --resume run/step_00000004 and --stop-at\n$")
-        self.assertEqual(bits(run.path("metrics.jsonl")), self.golden_rows[:EVERY + 2])
+        assert (done.code, done.err) == (75, ""), done
+        assert "a branch begins after step 4: its first checkpoint sets step_00000008, step_00000012 aside\n" in done.out
+        assert "set aside in run: abandoned-1_step_00000008, abandoned-1_step_00000012; the run goes on from step_00000006\n" in done.out
+        assert re.search(r"stopped after step 6 of 20 \(--stop-at\); the same command goes on without --resume run/step_00000004 and --stop-at\n$", done.out)
+        assert bits(run.path("metrics.jsonl")) == self.golden_rows[:EVERY + 2]
         again = run.run(*self.KEEP)
-        self.assertEqual((again.code, again.err), (0, ""), again)
+        assert (again.code, again.err) == (0, ""), again
         self.check_whole_line(run, [EVERY, EVERY + 2])
 
     def test_a_branch_that_takes_no_step(self):
         run = self.rewound("no-step")
         done = run.run(*self.KEEP, "--resume", f"run/step_{EVERY:08}", "--stop-at", "1")
-        self.assertEqual(done.code, 75, done)
-        self.assertRegex(done.out, r"stopped after step 4 of 20 \(--stop-at\); the same command goes on without --stop-at\n$")
+        assert done.code == 75, done
+        assert re.search(r"stopped after step 4 of 20 \(--stop-at\); the same command goes on without --stop-at\n$", done.out)
         again = run.run(*self.KEEP)
-        self.assertEqual(again.code, 0, again)
-        self.assertRegex(again.err, r"run: a branch from \S*/run/step_00000004 ended before its first checkpoint; the run goes on as if it had not begun\n")
+        assert again.code == 0, again
+        assert re.search(r"run: a branch from \S*/run/step_00000004 ended before its first checkpoint; the run goes on as if it had not begun\n", again.err)
         self.check_whole_line(run, list(self.OLD))
 
     def test_kills_before_the_commit(self):
@@ -138,28 +138,28 @@ class Branches(Faults):
         run = self.rewound("twice")
         run.run(*self.KEEP, "--resume", f"run/step_{EVERY:08}", "--stop-at", str(EVERY + 2), TESSERA_FAULT="latest:0:kill")
         done = run.run(*self.KEEP, TESSERA_FAULT="aside:0:kill")  # after the first rename
-        self.assertNotIn(done.code, (0, 75), done)
-        self.assertEqual(sorted(run.steps()), [EVERY, EVERY + 2, 3 * EVERY])
-        self.assertEqual(run.run(*self.KEEP).code, 0)
+        assert done.code not in (0, 75), done
+        assert sorted(run.steps()) == [EVERY, EVERY + 2, 3 * EVERY]
+        assert run.run(*self.KEEP).code == 0
         self.check_whole_line(run, [EVERY, EVERY + 2])
 
     def check_same_step(self, fault, came):
         """The branch's first checkpoint has the step of an old one. The branch runs on one rank, whose sums have another order, so that bits differ."""
         run = self.rewound(f"same-{fault}")
         done = run.finish(run.start(*self.KEEP, "--resume", f"run/step_{EVERY:08}", "--stop-at", str(2 * EVERY), ranks=1, TESSERA_FAULT=fault))
-        self.assertNotIn(done.code, (0, 75), done)
+        assert done.code not in (0, 75), done
         again = run.run(*self.KEEP)
-        self.assertEqual(again.code, 0, again)
+        assert again.code == 0, again
         resumed = re.search(r"resumed from \S*/run/step_(\d+) \| (\w{16})", again.out)
         if came:
-            self.assertEqual(int(resumed[1]), 2 * EVERY)
-            self.assertNotEqual(resumed[2], self.digests[2 * EVERY])
+            assert int(resumed[1]) == 2 * EVERY
+            assert resumed[2] != self.digests[2 * EVERY]
             self.check_old_line_aside(run, {os.path.basename(row["path"]): row["content_digest"] for row in run.tool("ls", "run")[1] if row["abandoned"]})
-            self.assertEqual([row[0] for row in bits(run.path("metrics.jsonl"))], list(range(1, STEPS + 1)))
+            assert [row[0] for row in bits(run.path("metrics.jsonl"))] == list(range(1, STEPS + 1))
         else:
-            self.assertEqual((int(resumed[1]), resumed[2]), (3 * EVERY, self.digests[3 * EVERY]))
+            assert (int(resumed[1]), resumed[2]) == (3 * EVERY, self.digests[3 * EVERY])
             self.check_whole_line(run, list(self.OLD))
-        self.assertEqual(run.tool("verify", "run"), (0, {"ok": True, "failures": []}))
+        assert run.tool("verify", "run") == (0, {"ok": True, "failures": []})
         shutil.rmtree(run.folder)
 
     def test_kills_of_a_branch_that_takes_an_old_ones_name(self):
@@ -169,26 +169,26 @@ class Branches(Faults):
     def test_a_branch_that_cannot_begin(self):
         run = self.rewound("begin")
         done = run.run(*self.KEEP, "--resume", f"run/step_{EVERY:08}", TESSERA_FAULT="branch:0:eio")
-        self.assertEqual(done.code, 4, done)
-        self.assertIn("run/branch.json: cannot be written: Input/output error", done.err)
-        self.assertEqual(run.run(*self.KEEP).code, 0)
+        assert done.code == 4, done
+        assert "run/branch.json: cannot be written: Input/output error" in done.err
+        assert run.run(*self.KEEP).code == 0
         self.check_whole_line(run, list(self.OLD))
 
     def test_steps_that_cannot_be_set_aside(self):
         """If setting aside fails in the last save, all ranks report it and the next start sets aside; after an earlier save training goes on to the next one."""
         run = self.rewound("stuck")
         done = run.run(*self.KEEP, "--resume", f"run/step_{EVERY:08}", "--stop-at", str(EVERY + 2), TESSERA_FAULT="aside:0:eio")
-        self.assertEqual(done.code, 4, done)
-        self.assertIn("abandoned-1_step_00000008: cannot be written: Input/output error", done.err)
-        self.assertEqual(run.steps(), [EVERY, EVERY + 2, *self.OLD[1:]])
+        assert done.code == 4, done
+        assert "abandoned-1_step_00000008: cannot be written: Input/output error" in done.err
+        assert run.steps() == [EVERY, EVERY + 2, *self.OLD[1:]]
         again = run.run(*self.KEEP)
-        self.assertEqual(again.code, 0, again)
+        assert again.code == 0, again
         self.check_whole_line(run, [EVERY, EVERY + 2])
         run = self.rewound("stuck-once")
         done = run.run(*self.KEEP, "--resume", f"run/step_{EVERY:08}", "--set", "checkpoint.every_steps=2", TESSERA_FAULT="aside:0:eio")
-        self.assertEqual(done.code, 0, done)
-        self.assertRegex(done.err, "step 6 is saved, training goes on: .*abandoned-1_step_00000008")
-        self.assertEqual(bits(run.path("metrics.jsonl")), self.golden_rows)
+        assert done.code == 0, done
+        assert re.search("step 6 is saved, training goes on: .*abandoned-1_step_00000008", done.err)
+        assert bits(run.path("metrics.jsonl")) == self.golden_rows
         self.check_old_line_aside(run, self.check_line(run, [EVERY, *range(EVERY + 2, STEPS + 1, 2)], {row["step"]: row["content_digest"] for row in run.tool("ls", "run")[1]}))
 
 
@@ -199,11 +199,11 @@ class Disks(Faults):
         """The save is dropped on all ranks, training goes on, and the next saves are made."""
         run = self.trial(f"{kind}-{phase}-{rank}")
         done = run.run(TESSERA_FAULT=f"{phase}:{rank}:{kind}")
-        self.assertEqual(done.code, 0, done)
-        self.assertIn(f"TESSERA_FAULT: {kind} strikes", done.err)
-        self.assertRegex(done.err, f"step {DURING} was not saved, training goes on: .*run/step_")
-        self.assertIn({"enospc": "No space left on device", "eio": "Input/output error"}[kind], done.err)
-        self.assertEqual(re.findall(r"saved \S*step_(\d+)", done.out), [f"{step:08}" for step in range(3 * EVERY, STEPS + 1, EVERY)])
+        assert done.code == 0, done
+        assert f"TESSERA_FAULT: {kind} strikes" in done.err
+        assert re.search(f"step {DURING} was not saved, training goes on: .*run/step_", done.err)
+        assert {"enospc": "No space left on device", "eio": "Input/output error"}[kind] in done.err
+        assert re.findall(r"saved \S*step_(\d+)", done.out) == [f"{step:08}" for step in range(3 * EVERY, STEPS + 1, EVERY)]
         self.check_whole(run)
         shutil.rmtree(run.folder)
 
@@ -211,8 +211,8 @@ class Disks(Faults):
         """Faults that the program must hide: only the injected fault is reported."""
         run = self.trial(f"{kind}-{phase}-{rank}")
         done = run.run(TESSERA_FAULT=f"{phase}:{rank}:{kind}")
-        self.assertEqual((done.code, done.err), (0, f"TESSERA_FAULT: {kind} strikes\n"), done)
-        self.assertIn(f"saved run/step_{DURING:08}", done.out)
+        assert (done.code, done.err) == (0, f"TESSERA_FAULT: {kind} strikes\n"), done
+        assert f"saved run/step_{DURING:08}" in done.out
         self.check_whole(run)
         shutil.rmtree(run.folder)
 
@@ -234,18 +234,18 @@ class Disks(Faults):
     def test_latest_is_no_part_of_a_checkpoint(self):
         run = self.trial("latest")
         done = run.run(TESSERA_FAULT="latest:0:eio")
-        self.assertEqual(done.code, 0, done)
-        self.assertIn("the newest valid step is found without it", done.err)
-        self.assertIn(f"saved run/step_{DURING:08}", done.out)
+        assert done.code == 0, done
+        assert "the newest valid step is found without it" in done.err
+        assert f"saved run/step_{DURING:08}" in done.out
         self.check_whole(run)
 
     def test_a_lock_that_cannot_be_written(self):
         for kind in ("enospc", "eio"):
             run = self.trial(f"lock-{kind}")
             done = run.run(TESSERA_FAULT=f"lock:0:{kind}")
-            self.assertEqual(done.code, 4, done)
-            self.assertIn("run/LOCK", done.err)
-            self.assertNotIn("LOCK", os.listdir(run.run_directory))
+            assert done.code == 4, done
+            assert "run/LOCK" in done.err
+            assert "LOCK" not in os.listdir(run.run_directory)
             self.check_recovers(run, (BEFORE,))
 
     def test_a_folder_where_the_lock_should_be(self):
@@ -253,17 +253,17 @@ class Disks(Faults):
         lock = os.path.join(run.run_directory, "LOCK")
         os.mkdir(lock)
         done = run.run()
-        self.assertEqual(done.code, 4, done)
-        self.assertIn("run/LOCK: is a folder", done.err)
+        assert done.code == 4, done
+        assert "run/LOCK: is a folder" in done.err
         os.rmdir(lock)
         self.check_recovers(run, (BEFORE,))
 
     def test_the_last_save_that_fails_ends_the_run_with_its_cause(self):
         run = self.trial("last")
         done = run.run("--stop-at", str(BEFORE + 1), TESSERA_FAULT="payload:1:enospc")
-        self.assertEqual(done.code, 4, done)
-        self.assertIn("No space left on device", done.err)
-        self.assertEqual(run.steps(), [BEFORE])
+        assert done.code == 4, done
+        assert "No space left on device" in done.err
+        assert run.steps() == [BEFORE]
         self.check_recovers(run, (BEFORE,))
 
 
@@ -275,8 +275,8 @@ class FullDisks(Faults):
         os.mkdir(run.run_directory)
         if os.geteuid() != 0 or subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={kib}k", "tmpfs", run.run_directory],
                                                capture_output=True).returncode != 0:
-            self.skipTest("this user or machine mounts no tmpfs")
-        self.addCleanup(subprocess.run, ["umount", "-l", run.run_directory], check=True)
+            pytest.skip("this user or machine mounts no tmpfs")
+        self.at_end.callback(subprocess.run, ["umount", "-l", run.run_directory], check=True)
         shutil.copytree(self.begun.run_directory, run.run_directory, dirs_exist_ok=True)
         return run
 
@@ -295,14 +295,14 @@ class FullDisks(Faults):
     def test_a_disk_too_small_is_told_of_before_anything_is_written(self):
         run = self.small_disk("small", 1200)
         done = run.run("--stop-at", str(DURING))
-        self.assertEqual(done.code, 4, done)
+        assert done.code == 4, done
         told = re.search(r"the checkpoint of step 8 needs (\d+) ([MK]B), and (\d+) \2 are free in run; make room", done.err)
-        self.assertGreater(int(told[1]), int(told[3]), "numbers that look equal")
-        self.assertEqual(run.steps(), [BEFORE])
-        self.assertEqual(bits(run.path("metrics.jsonl"))[-1][0], BEFORE, "steps were made that cannot be saved")
-        done = subprocess.run([trial.program, "validate", "../deck.yaml"], cwd=run.folder, capture_output=True, text=True, timeout=trial.PATIENCE)
-        self.assertEqual(done.returncode, 4, done)
-        self.assertIn(f"the checkpoint of step {DURING} needs", done.stderr)
+        assert int(told[1]) > int(told[3]), "numbers that look equal"
+        assert run.steps() == [BEFORE]
+        assert bits(run.path("metrics.jsonl"))[-1][0] == BEFORE, "steps were made that cannot be saved"
+        done = subprocess.run([self.tessera, "validate", "../deck.yaml"], cwd=run.folder, capture_output=True, text=True, timeout=trial.PATIENCE)
+        assert done.returncode == 4, done
+        assert f"the checkpoint of step {DURING} needs" in done.stderr
 
     def test_a_run_that_begins_has_room_to_its_end(self):
         """Drawn sizes of the disk and numbers of checkpoints: what is not refused before the first step saves all."""
@@ -310,18 +310,18 @@ class FullDisks(Faults):
         outcomes = set()
         for number, kib in enumerate([1100, 1500, 2048, 8192] + [draw.randrange(1100, 2600) for _ in range(2)]):
             keep, every = draw.choice([2, 3, 50]), draw.choice([1, 2, EVERY])
-            with self.subTest(kib=kib, keep=keep, every=every):
+            with self.subtests.test(kib=kib, keep=keep, every=every):
                 run = self.small_disk(f"room-{number}", kib)
                 done = run.run("--set", f"checkpoint.keep_last={keep}", "--set", f"checkpoint.every_steps={every}")
                 outcomes.add(done.code)
                 if done.code == 0:
-                    self.assertNotIn("was not saved", done.err)
-                    self.assertEqual(run.steps()[-1], STEPS)
+                    assert "was not saved" not in done.err
+                    assert run.steps()[-1] == STEPS
                 else:
-                    self.assertEqual((done.code, run.steps()), (4, [BEFORE]), done)
-                    self.assertRegex(done.err, r"needs (\d+) ([MK]B|bytes), and (\d+) \2 are free in run; make room")
-                    self.assertEqual(bits(run.path("metrics.jsonl"))[-1][0], BEFORE)
-        self.assertEqual(outcomes, {0, 4})
+                    assert (done.code, run.steps()) == (4, [BEFORE]), done
+                    assert re.search(r"needs (\d+) ([MK]B|bytes), and (\d+) \2 are free in run; make room", done.err)
+                    assert bits(run.path("metrics.jsonl"))[-1][0] == BEFORE
+        assert outcomes == {0, 4}
 
     def check_fills_up(self, phase):
         """Fills the disk while all ranks are stopped at the phase; later frees it."""
@@ -337,23 +337,23 @@ class FullDisks(Faults):
         make_room()
         done = run.finish(process)
         # The rows of metrics.jsonl need room as well: training may end for them, with its cause.
-        self.assertIn(done.code, (0, 4), done)
+        assert done.code in (0, 4), done
         reserved = phase == "structure"  # this save has reserved its space, so the next save meets the full disk
-        self.assertRegex(done.err, "No space left on device" + ("| MB are free in run" if reserved else ""))
-        self.assertTrue(done.code == 4 or reserved or f"step {DURING} was not saved" in done.err, done)
+        assert re.search("No space left on device" + ("| MB are free in run" if reserved else ""), done.err)
+        assert done.code == 4 or reserved or f"step {DURING} was not saved" in done.err, done
         saved = done.out
         if done.code == 4:
             done = run.run()
-            self.assertEqual(done.code, 0, done)
+            assert done.code == 0, done
             saved += done.out
         # A fast run may meet the full disk at later saves too.
         steps = [BEFORE, *map(int, re.findall(SAVED, saved))]
-        self.assertEqual(steps[-1], STEPS)
+        assert steps[-1] == STEPS
         self.check_whole(run, kept=steps[-2:])
 
     def test_a_disk_that_fills_up_during_a_save(self):
         for phase in ("create", "guard", "structure", "manifest"):
-            with self.subTest(phase=phase):
+            with self.subtests.test(phase=phase):
                 self.check_fills_up(phase)
 
 
@@ -365,8 +365,8 @@ class Places(Faults):
         with open(run.run_directory, "w"):
             pass
         done = run.run()
-        self.assertEqual(done.code, 4, done)
-        self.assertIn("is a file", done.err)
+        assert done.code == 4, done
+        assert "is a file" in done.err
 
     def test_a_directory_that_is_read_only(self):
         run = self.trial("readonly")
@@ -374,34 +374,34 @@ class Places(Faults):
         if os.geteuid() == 0:
             mounted = subprocess.run(["mount", "--bind", "-o", "ro", run.run_directory, run.run_directory], capture_output=True)
             if mounted.returncode != 0:
-                self.skipTest("this machine mounts nothing read-only")
-            self.addCleanup(subprocess.run, ["umount", "-l", run.run_directory], check=True)
+                pytest.skip("this machine mounts nothing read-only")
+            self.at_end.callback(subprocess.run, ["umount", "-l", run.run_directory], check=True)
         else:
             os.chmod(run.run_directory, 0o555)
         done = run.run()
-        self.assertEqual(done.code, 4, done)
-        self.assertRegex(done.err, "checkpoint.dir: nothing can be written in run: (Read-only file system|Permission denied)")
-        self.assertNotIn("step 5/", done.out)
-        self.assertEqual(sorted(os.listdir(run.run_directory)), before)
+        assert done.code == 4, done
+        assert re.search("checkpoint.dir: nothing can be written in run: (Read-only file system|Permission denied)", done.err)
+        assert "step 5/" not in done.out
+        assert sorted(os.listdir(run.run_directory)) == before
 
     def test_a_file_system_without_locks(self):
         """A file system without byte-range locks: MPI-IO would end the run during a save; system calls do not need them."""
         run = self.trial("no-locks", begun=False)
-        done = run.run("--stop-at", str(EVERY), LD_PRELOAD=os.environ["TESSERA_TEST_NO_LOCKS"])
+        done = run.run("--stop-at", str(EVERY), LD_PRELOAD=os.path.join(self.build, "tests/fault/libno_locks.so"))
         if IO == "mpio":
-            self.assertEqual(done.code, 4, done)
-            self.assertRegex(done.err, "checkpoint.io: mpio needs locks of files, and the file system of run keeps none: No locks available; .*checkpoint.io: direct")
-            self.assertEqual(os.listdir(run.run_directory), [])
+            assert done.code == 4, done
+            assert re.search("checkpoint.io: mpio needs locks of files, and the file system of run keeps none: No locks available; .*checkpoint.io: direct", done.err)
+            assert os.listdir(run.run_directory) == []
         else:
-            self.assertEqual((done.code, done.err, run.steps()), (75, "", [EVERY]), done)
+            assert (done.code, done.err, run.steps()) == (75, "", [EVERY]), done
 
     def test_hints_that_nobody_knows(self):
         run = self.trial("hints", begun=False)
         done = run.run("--stop-at", str(2 * EVERY), "--set", "checkpoint.mpio_hints={no_such_hint: 1, cb_buffer_size: 65536}")
-        self.assertEqual((done.code, run.steps()), (75, [EVERY, 2 * EVERY]), done)
+        assert (done.code, run.steps()) == (75, [EVERY, 2 * EVERY]), done
         told = {"mpio": "checkpoint.mpio_hints: the MPI-IO of this machine does not know no_such_hint and goes on without\n",
                 "direct": "--set checkpoint.mpio_hints={no_such_hint: 1, cb_buffer_size: 65536}: checkpoint.mpio_hints: has an effect only with io mpio (allowed)\n"}
-        self.assertEqual(done.err, told["mpio" if IO == "mpio" else "direct"])
+        assert done.err == told["mpio" if IO == "mpio" else "direct"]
 
     def test_latest_is_a_hint(self):
         def check(name, content):
@@ -409,7 +409,7 @@ class Places(Faults):
             with open(run.path("latest"), "wb") as file:
                 file.write(content)
             again = self.check_recovers(run, (BEFORE,))
-            self.assertIn("run/latest: does not name the newest valid checkpoint", again.err)
+            assert "run/latest: does not name the newest valid checkpoint" in again.err
 
         self.each([("stale", b"step_00000003\n"), ("empty", b""), ("garbage", bytes(range(256)))], check)
 
@@ -422,8 +422,8 @@ class Places(Faults):
         with open(path, "w") as file:
             json.dump(manifest, file)
         done = run.run()
-        self.assertEqual(done.code, 5, done)
-        self.assertIn("format 2.0, this build reads 1.0", done.err)
+        assert done.code == 5, done
+        assert "format 2.0, this build reads 1.0" in done.err
 
 
 def fnv1a64(text):
@@ -440,7 +440,7 @@ class Damage(Faults):
     EMBEDDING = "model/embed.tokens"
 
     def damaged(self, name):
-        run = Trial(os.path.join(self.folder, re.sub(r"\W", "-", name)))
+        run = self.named(name)
         shutil.copytree(os.path.join(self.folder, "golden", "run"), run.run_directory)
         return run
 
@@ -454,10 +454,10 @@ class Damage(Faults):
         else:
             os.truncate(path, {"empty": 0, "100": 100, "half": size // 2, "shorter": size - 2}[change])
         code, report = run.tool("verify", run.path(self.NEWEST))
-        self.assertEqual((code, report["ok"]), (5, False))
-        self.assertIn(f"{self.NEWEST}/{name}", report["failures"][0])
+        assert (code, report["ok"]) == (5, False)
+        assert f"{self.NEWEST}/{name}" in report["failures"][0]
         done = self.check_recovers(run, (STEPS - EVERY,))
-        self.assertIn(f"{self.NEWEST}/{name}", done.err)
+        assert f"{self.NEWEST}/{name}" in done.err
 
     def test_files_of_another_length(self):
         self.each([(name, change) for name in ("model.h5", "optimizer.h5", "manifest.json", "deck.yaml")
@@ -480,12 +480,12 @@ class Damage(Faults):
         run = self.damaged(name)
         step = run.path(self.NEWEST)
         self.seal(step)
-        self.assertEqual(run.tool("verify", step), (0, {"ok": True, "failures": []}))
+        assert run.tool("verify", step) == (0, {"ok": True, "failures": []})
         with h5py.File(os.path.join(step, "model.h5"), "r+") as file:
             change(file)
         self.seal(step)
         done = self.check_recovers(run, (STEPS - EVERY,))
-        self.assertRegex(done.err, said)
+        assert re.search(said, done.err)
 
     def replace(self, file, **changes):
         data = file[self.EMBEDDING]
@@ -539,14 +539,14 @@ class Soak(Faults):
         killed = fault.endswith("kill") and done.code not in (0, 75)
         struck = killed or "strikes" in done.err
         if not killed:  # 4: the save that ends a run failed, or the lock
-            self.assertIn(done.code, (0, 4, 75) if struck else (0, 75), done)
+            assert done.code in ((0, 4, 75) if struck else (0, 75)), done
         return struck
 
     def check_kept(self, run, digests):
         for step in run.steps():
             folder = run.path(f"step_{step:08}")
-            self.assertEqual(run.tool("verify", folder), (0, {"ok": True, "failures": []}))
-            self.assertEqual(run.tool("inspect", folder)[1]["content_digest"], digests[step])
+            assert run.tool("verify", folder) == (0, {"ok": True, "failures": []})
+            assert run.tool("inspect", folder)[1]["content_digest"] == digests[step]
 
     def test_restarts(self):
         restarts, seed = int(os.environ.get("TESSERA_SOAK_RESTARTS", "10")), int(os.environ.get("TESSERA_SOAK_SEED", "1"))
@@ -555,7 +555,7 @@ class Soak(Faults):
         limit = trial.PATIENCE + 10 * restarts  # of a run that makes all steps and saves
         whole = self.trial("whole", begun=False)
         done = whole.run(*length, limit=limit)
-        self.assertEqual(done.code, 0, done)
+        assert done.code == 0, done
         digests = {int(step): digest for step, digest in re.findall(r"saved run/step_(\d+) \| (\w{16})", done.out)}
         run, struck = self.trial("soak", begun=False), 0
         for start in range(restarts):
@@ -568,13 +568,9 @@ class Soak(Faults):
             if (start + 1) % 10 == 0:
                 print(f"{start + 1} of {restarts} starts, {struck} struck, at step {max(run.steps(), default=0)}, "
                       f"{time.monotonic() - began:.0f} s", flush=True)
-        self.assertGreater(struck, restarts // 3)
+        assert struck > restarts // 3
         done = run.run(*length, limit=limit)
-        self.assertEqual(done.code, 0, done)
-        self.assertEqual(bits(run.path("metrics.jsonl")), bits(whole.path("metrics.jsonl")))
-        self.assertEqual(self.names(run), self.names(whole))
-        self.assertEqual(run.tool("diff", "run", "../whole/run")[1]["equal"], True)
-
-
-if __name__ == "__main__":
-    trial.main()
+        assert done.code == 0, done
+        assert bits(run.path("metrics.jsonl")) == bits(whole.path("metrics.jsonl"))
+        assert self.names(run) == self.names(whole)
+        assert run.tool("diff", "run", "../whole/run")[1]["equal"] == True

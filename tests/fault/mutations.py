@@ -209,8 +209,10 @@ def command_of(build, wanted, program):
     if not any(own):
         raise Unusable(f"{name} runs no program of the build")
     command = [program(word) if ours else word for word, ours in zip(test["command"], own)]
-    if part and any(word.endswith(".py") for word in command):
-        command.append(part)
+    nodes = [word for word in command if re.search(r"_test\.py(::|$)", word)]
+    if part and nodes:
+        at = command.index(nodes[0])
+        command[at:at + len(nodes)] = [nodes[0].partition("::")[0] + "::" + part.replace(".", "::")]
     elif part:
         environment["GTEST_FILTER"] = part
     return command, properties.get("WORKING_DIRECTORY", build.folder), environment

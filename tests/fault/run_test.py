@@ -1,7 +1,5 @@
 """Faults of a run between its saves: signals, a second run in the directory, ranks that stop. The run's messages, that
 nothing hangs, and that the same command line then resumes as if nothing had happened.
-
-usage: run_test.py TESSERA MPIEXEC [CLASS...]
 """
 import json
 import os
@@ -12,8 +10,10 @@ import signal
 import subprocess
 import time
 
+import pytest
+
 import trial
-from trial import BEFORE, DURING, EVERY, IO, LAST, PHASES, RANKS, SAVED, Faults, Trial, bits, processes
+from trial import BEFORE, DURING, IO, LAST, PHASES, RANKS, SAVED, Faults, bits, processes
 
 # More steps than a test can wait for: the run ends only by a signal, a fault, --stop-at or --time-limit.
 LONG = ("--set", "run.steps=1000000000", "--set", "checkpoint.every_steps=1000000000")
@@ -39,26 +39,26 @@ class Runs(Faults):
 
     def check_stopped(self, run, done, cause="SIGTERM"):
         """Checks that the run saved once, at the step that it reached, and resumes from there; returns its rows."""
-        self.assertEqual((done.code, done.err), (75, ""), done)
-        self.assertEqual(len(re.findall(SAVED, done.out)), 1, done)
+        assert (done.code, done.err) == (75, ""), done
+        assert len(re.findall(SAVED, done.out)) == 1, done
         said = re.search(r"stopped after step (\d+) of 1000000000 \(([\w-]+)\); the same command goes on\n", done.out)
-        self.assertEqual((int(said[1]), said[2]), (run.steps()[-1], cause), done)
-        self.assertEqual(self.names(run).count("LOCK"), 0)
+        assert (int(said[1]), said[2]) == (run.steps()[-1], cause), done
+        assert self.names(run).count("LOCK") == 0
         (step,) = run.steps()
-        self.assertEqual(bits(run.path("metrics.jsonl"))[-1][0], step)
+        assert bits(run.path("metrics.jsonl"))[-1][0] == step
         again = run.run(*LONG, "--stop-at", str(step + 10))
-        self.assertEqual(again.code, 75, again)
+        assert again.code == 75, again
         rows = bits(run.path("metrics.jsonl"))
-        self.assertEqual([row[0] for row in rows], list(range(1, step + 11)))
+        assert [row[0] for row in rows] == list(range(1, step + 11))
         return rows
 
     def check_never_stopped(self, run, rows):
         """The rows and the state of a run without interruption."""
         whole = self.trial(os.path.basename(run.folder) + "-whole", begun=False)
         done = whole.run(*LONG, "--stop-at", str(len(rows)))
-        self.assertEqual(done.code, 75, done)
-        self.assertEqual(rows, bits(whole.path("metrics.jsonl")))
-        self.assertEqual(run.tool("inspect", "run")[1]["content_digest"], whole.tool("inspect", "run")[1]["content_digest"])
+        assert done.code == 75, done
+        assert rows == bits(whole.path("metrics.jsonl"))
+        assert run.tool("inspect", "run")[1]["content_digest"] == whole.tool("inspect", "run")[1]["content_digest"]
 
 
 class Signals(Runs):
@@ -68,7 +68,7 @@ class Signals(Runs):
         run, process = self.begin(f"{name}-{to}", *LONG)
         lock = run.lock()
         pids = [rank["pid"] for rank in lock["ranks"]]
-        self.assertEqual(dict(enumerate(pids)), run.ranks())
+        assert dict(enumerate(pids)) == run.ranks()
         for pid in {"launcher": [process.pid], "first": pids[:1], "last": pids[-1:], "all": pids}[to]:
             os.kill(pid, getattr(signal, name))
         self.check_stopped(run, run.finish(process), name)
@@ -104,7 +104,7 @@ class Signals(Runs):
     def test_again_and_again(self):
         self.each([(name,) for name in ("SIGTERM", "SIGUSR1", "SIGUSR2")], self.check_repeated)
         if not any(self.check_repeated("SIGINT") for _ in range(5)):
-            self.skipTest("this machine is too slow to interrupt a run twice within a second")
+            pytest.skip("this machine is too slow to interrupt a run twice within a second")
 
     def check_during_a_save(self, name):
         """Stops all ranks during the save of step 8, sends the signal, and continues them."""
@@ -115,16 +115,16 @@ class Signals(Runs):
             os.kill(pid, getattr(signal, name))
             os.kill(pid, signal.SIGCONT)
         done = run.finish(process)
-        self.assertEqual(done.code, 75, done)
+        assert done.code == 75, done
         saved = [int(step) for step in re.findall(SAVED, done.out)]
-        self.assertEqual(saved[0], DURING)
-        self.assertIn(saved[1:], ([], [DURING + 1]))  # the next boundary
+        assert saved[0] == DURING
+        assert saved[1:] in ([], [DURING + 1])  # the next boundary
         steps = run.steps()
-        self.assertEqual(steps[-1], saved[-1])
+        assert steps[-1] == saved[-1]
         code, report = run.tool("verify", "run")
-        self.assertEqual((code, report["ok"]), (0, True))
+        assert (code, report["ok"]) == (0, True)
         done = run.run()
-        self.assertEqual(done.code, 0, done)
+        assert done.code == 0, done
         self.check_whole(run)
 
     def test_during_a_save(self):
@@ -147,13 +147,13 @@ class Signals(Runs):
         self.interrupt(pid)
         if time.monotonic() - began < 1:  # heard too soon after the first: ignored
             time.sleep(0.3)
-            self.assertNotIn(processes.state_of(pid), ("", "Z"))
+            assert processes.state_of(pid) not in ("", "Z")
             time.sleep(0.7)
             os.kill(pid, signal.SIGINT)
         run.until(process, lambda: processes.state_of(pid) in ("", "Z"))
         done = run.finish(process)
-        self.assertIn(done.code, (1, 9), done)  # 9: the launcher tells of the rank that stood, which it killed
-        self.assertEqual(run.steps(), [BEFORE])
+        assert done.code in (1, 9), done  # 9: the launcher tells of the rank that stood, which it killed
+        assert run.steps() == [BEFORE]
         self.check_recovers(run, (BEFORE,))
 
     def test_a_second_interrupt_from_the_terminal(self):
@@ -164,7 +164,7 @@ class Signals(Runs):
         os.kill(process.pid, signal.SIGINT)  # Hydra itself leaves at the second one
         done = run.finish(process)
         if "demux engine error" not in str(done):  # Hydra's proxy may fail as it leaves, and mpiexec then says 0
-            self.assertNotIn(done.code, (0, 75), done)
+            assert done.code not in (0, 75), done
 
     def test_time_runs_out(self):
         for limit in (3, 12, 48):  # a busy machine may need so long to come to a step
@@ -174,8 +174,8 @@ class Signals(Runs):
                 steps = [json.loads(line)["step_ms"] / 1e3 for line in file]
             if steps:
                 break
-        self.assertLess(sum(steps[:-1]), limit)  # it stops where another step might be too many
-        self.assertGreater(done.seconds + max(steps), limit - 0.5)
+        assert sum(steps[:-1]) < limit  # it stops where another step might be too many
+        assert done.seconds + max(steps) > limit - 0.5
         self.check_stopped(run, done, "--time-limit")
 
 
@@ -183,8 +183,8 @@ class Evaluations(Runs):
     """Signals and time limits while a run evaluates or samples: the step that is done is saved at once, and the next start makes up for it."""
 
     @classmethod
-    def setUpClass(cls):
-        super().setUpClass()
+    def setup_class(cls):
+        super().setup_class()
         cls.evaluated = ("--set", "run.steps=12", "--set", f"data.root={make_corpus(cls.folder)}", "--set", "data.eval_fraction=0.9",
                          "--set", "eval.every_steps=6")
 
@@ -205,9 +205,9 @@ class Evaluations(Runs):
     def test_a_resumed_run_evaluates_as_one_that_was_not_stopped(self):
         limited = (*self.evaluated, "--set", "eval.batches=400")
         whole = self.trial("evaluated", begun=False)
-        self.assertEqual(whole.run(*limited).code, 0)
+        assert whole.run(*limited).code == 0
         expected = self.rows(whole)
-        self.assertEqual([row[0] for row in expected if row[2] is not None], [6, 12])
+        assert [row[0] for row in expected if row[2] is not None] == [6, 12]
         run, abandoned = self.trial("evaluated-stopped", begun=False), 0
         evaluates = [lambda: len(self.rows(run)) == 5, lambda: "resumed from" in self.printed(run), lambda: len(self.rows(run)) == 11,
                      lambda: "resumed from" in self.printed(run)]  # the start that makes up for an evaluation is stopped too
@@ -216,21 +216,21 @@ class Evaluations(Runs):
             run.until(process, ready)
             os.kill(run.ranks()[LAST], signal.SIGTERM)
             done = run.finish(process)
-            self.assertEqual(done.code, 75, done)
+            assert done.code == 75, done
             step, _, loss = self.rows(run)[-1]
             abandoned += loss is None and step in (6, 12)
-            self.assertEqual(run.steps()[-1], step)
-        self.assertGreater(abandoned, 0)
+            assert run.steps()[-1] == step
+        assert abandoned > 0
         done = run.run(*limited)
-        self.assertEqual(done.code, 0, done)
-        self.assertEqual(self.rows(run), expected)
+        assert done.code == 0, done
+        assert self.rows(run) == expected
 
     def test_a_time_limit_does_not_wait_for_an_evaluation(self):
         run = self.trial("limited", begun=False)
         endless = ("--set", "eval.batches=16000000")
         done = run.run(*self.evaluated, *endless, "--time-limit", "00:00:04", limit=100)
-        self.assertEqual(done.code, 75, done)
-        self.assertEqual((run.steps()[-1], self.rows(run)[-1][0], self.rows(run)[-1][2]), (6, 6, None), done)
+        assert done.code == 75, done
+        assert (run.steps()[-1], self.rows(run)[-1][0], self.rows(run)[-1][2]) == (6, 6, None), done
 
     def test_a_sample_is_abandoned_and_printed_by_the_next_start(self):
         run = self.trial("sampled", begun=False)
@@ -239,9 +239,9 @@ class Evaluations(Runs):
         run.until(process, lambda: "sample: the" in self.printed(run))
         os.kill(run.ranks()[LAST], signal.SIGTERM)
         done = run.finish(process, limit=100)
-        self.assertEqual((done.code, run.steps()), (75, [4]), done)
+        assert (done.code, run.steps()) == (75, [4]), done
         done = run.run(*sampled, "--set", "sample.tokens=5")
-        self.assertEqual((done.code, done.out.count("sample: the")), (0, 3), done)
+        assert (done.code, done.out.count("sample: the")) == (0, 3), done
 
 
 class Deaths(Runs):
@@ -249,9 +249,9 @@ class Deaths(Runs):
 
     RANKS = 3
 
-    def setUp(self):
-        if "-disable-auto-cleanup" not in subprocess.run([trial.launcher, "-help"], capture_output=True, text=True).stdout:
-            self.skipTest("this launcher always ends all ranks")
+    def setup_method(self):
+        if "-disable-auto-cleanup" not in subprocess.run([self.launcher, "-help"], capture_output=True, text=True).stdout:
+            pytest.skip("this launcher always ends all ranks")
 
     def start(self, run, *command, **variables):
         """Starts a verb on three ranks, each of which leaves its exit code in code.RANK."""
@@ -260,7 +260,7 @@ class Deaths(Runs):
                 os.remove(os.path.join(run.folder, f"code.{rank}"))
         body = 'trap "" USR1; "$@"; echo $? > code.${PMI_RANK:-0}'  # Hydra tells the others by that signal
         out, err = (open(os.path.join(run.folder, name), "w+b") for name in ("stdout", "stderr"))
-        process = subprocess.Popen([trial.launcher, "-disable-auto-cleanup", "-n", str(self.RANKS), "sh", "-c", body, "sh", trial.program, *command],
+        process = subprocess.Popen([self.launcher, "-disable-auto-cleanup", "-n", str(self.RANKS), "sh", "-c", body, "sh", self.tessera, *command],
                                    cwd=run.folder, stdout=out, stderr=err, stdin=subprocess.DEVNULL, start_new_session=True,
                                    env={**os.environ, "OMP_NUM_THREADS": "1", **variables})
         process.began, process.out, process.err = time.monotonic(), out, err
@@ -272,9 +272,9 @@ class Deaths(Runs):
         for one in range(self.RANKS):
             with open(os.path.join(run.folder, f"code.{one}")) as file:
                 codes[one] = int(file.read())
-        self.assertEqual(codes, {one: 137 if one == rank else 7 for one in range(self.RANKS)}, done)
-        self.assertIn(f"rank {rank} on ", done.err)
-        self.assertIn("has ended without a word", done.err)
+        assert codes == {one: 137 if one == rank else 7 for one in range(self.RANKS)}, done
+        assert f"rank {rank} on " in done.err
+        assert "has ended without a word" in done.err
 
     def kill(self, run, process, rank, ready):
         run.until(process, lambda: len(run.ranks()) == self.RANKS and ready())
@@ -286,19 +286,19 @@ class Deaths(Runs):
         draw = random.Random(int(os.environ.get("TESSERA_SOAK_SEED", "1")))
         run = self.trial("death", begun=False)
         for rank in (0, 1, 2):
-            with self.subTest(rank=rank):
+            with self.subtests.test(rank=rank):
                 process = self.start(run, "train", "../deck.yaml", *LONG[:2], "--set", "checkpoint.every_steps=3", "--set", "eval.every_steps=2")
                 taken_over = os.path.exists(run.path("LOCK"))  # of the rank that was killed before
                 run.until(process, lambda: "taken over" in run.said() if taken_over else os.path.exists(run.path("LOCK")))
                 time.sleep(draw.uniform(0, 1.5))
                 self.kill(run, process, rank, lambda: True)
-                self.assertEqual(run.tool("verify", "run")[0] if run.steps() else 0, 0)
+                assert (run.tool("verify", "run")[0] if run.steps() else 0) == 0
 
     def test_in_the_phases_of_a_save(self):
         draw = random.Random(int(os.environ.get("TESSERA_SOAK_SEED", "1")))
         phases = [phase for phase in ("structure", "payload", "vote") if phase in PHASES]
         for phase, rank in [(draw.choice(phases), 2), ("manifest", 0)]:
-            with self.subTest(phase=phase, rank=rank):
+            with self.subtests.test(phase=phase, rank=rank):
                 run = self.trial(f"death-{phase}")
                 self.check_ended(run, self.start(run, "train", "../deck.yaml", TESSERA_FAULT=f"{phase}:{rank}:kill"), rank)
 
@@ -326,7 +326,7 @@ class Locks(Faults):
         """A run that was killed between two saves and left its LOCK; returns the trial and the LOCK's content."""
         run = self.trial(name)
         done = run.run(TESSERA_FAULT="guard:all:kill")
-        self.assertNotIn(done.code, (0, 75), done)
+        assert done.code not in (0, 75), done
         with open(run.path("LOCK"), "rb") as file:
             return run, file.read()
 
@@ -336,21 +336,21 @@ class Locks(Faults):
         run.until(process, lambda: 0 in run.standing())
         first = run.ranks()
         left = sorted(os.listdir(run.run_directory))
-        elsewhere = Trial(os.path.join(self.folder, "elsewhere"))
+        elsewhere = self.named("elsewhere")
         done = elsewhere.run("--set", "checkpoint.dir=../second/run")
-        self.assertEqual(done.code, 4, done)
-        self.assertRegex(done.err, r"second/run: another run trains there: .* pid %d, .* pid %d; wait for it, end it with kill -TERM" % (first[0], first[1]))
-        self.assertEqual(sorted(os.listdir(run.run_directory)), left)
+        assert done.code == 4, done
+        assert re.search(r"second/run: another run trains there: .* pid %d, .* pid %d; wait for it, end it with kill -TERM" % (first[0], first[1]), done.err)
+        assert sorted(os.listdir(run.run_directory)) == left
         os.kill(first[0], signal.SIGCONT)
         done = run.finish(process)
-        self.assertEqual((done.code, done.err), (0, "TESSERA_FAULT: stop strikes\n"), done)
+        assert (done.code, done.err) == (0, "TESSERA_FAULT: stop strikes\n"), done
         self.check_whole(run)
 
     def test_a_crashed_owner_is_taken_over_at_once(self):
         run, _ = self.crashed("crashed")
         again = self.check_recovers(run, (BEFORE,))
-        self.assertIn("run/LOCK: taken over from a run that has ended without removing it", again.err)
-        self.assertNotIn("waiting", again.err)
+        assert "run/LOCK: taken over from a run that has ended without removing it" in again.err
+        assert "waiting" not in again.err
 
     def test_what_is_no_lock_is_taken_over_once_it_is_old(self):
         def check(name, damage):
@@ -358,7 +358,7 @@ class Locks(Faults):
             self.write(run, damage(lock))
             self.age(run, 60)
             again = self.check_recovers(run, (BEFORE,))
-            self.assertIn("taken over", again.err)
+            assert "taken over" in again.err
 
         self.each([("empty", lambda lock: b""), ("half", lambda lock: lock[:len(lock) // 2]), ("garbage", lambda lock: bytes(range(256))),
                    ("flipped", lambda lock: lock.replace(b'"pid": 1', b'"pid": 2', 1).replace(b'"pid": 3', b'"pid": 4', 1) + b" "),
@@ -374,8 +374,8 @@ class Locks(Faults):
             self.age(run, 0)
             time.sleep(0.5)
         done = run.finish(process)
-        self.assertEqual(done.code, 4, done)
-        self.assertIn("another run trains there", done.err)
+        assert done.code == 4, done
+        assert "another run trains there" in done.err
         self.age(run, 60)
         self.check_recovers(run, (BEFORE,))
 
@@ -384,8 +384,8 @@ class Locks(Faults):
         self.write(run, "what no run wrote")
         self.age(run, 27)
         done = self.check_recovers(run, (BEFORE,))
-        self.assertIn("waiting up to 30 s for a sign of life", done.err)
-        self.assertIn("taken over", done.err)
+        assert "waiting up to 30 s for a sign of life" in done.err
+        assert "taken over" in done.err
 
     def test_a_job_started_again_knows_that_it_ended_before(self):
         run = self.trial("job")
@@ -393,13 +393,13 @@ class Locks(Faults):
         process = run.start(TESSERA_FAULT="payload:0:stop", **job)
         run.until(process, lambda: 0 in run.standing())
         lock = run.lock()
-        self.assertEqual(lock["job"], "4711.0")
+        assert lock["job"] == "4711.0"
         for pid in run.ranks().values():
             os.kill(pid, signal.SIGKILL)
         run.finish(process)
         done = run.run(SLURM_RESTART_COUNT="1", **job)
-        self.assertEqual(done.code, 0, done)
-        self.assertIn("batch job 4711.0", done.err)
+        assert done.code == 0, done
+        assert "batch job 4711.0" in done.err
         self.check_whole(run)
 
     def test_a_run_that_lost_its_lock_saves_no_more(self):
@@ -409,11 +409,11 @@ class Locks(Faults):
         self.write(run, "another one's")
         saved = run.steps()
         done = run.finish(process)
-        self.assertEqual(done.code, 4, done)
-        self.assertIn("holds the directory no more", done.err)
-        self.assertLessEqual(len(run.steps()), len(saved) + 1)  # one may have been under way
+        assert done.code == 4, done
+        assert "holds the directory no more" in done.err
+        assert len(run.steps()) <= len(saved) + 1  # one may have been under way
         with open(run.path("LOCK")) as file:
-            self.assertEqual(file.read(), "another one's")
+            assert file.read() == "another one's"
 
     def test_a_directory_that_disappears(self):
         """Between two saves, or while one is under way."""
@@ -422,9 +422,9 @@ class Locks(Faults):
         run.until(process, lambda: run.steps())
         os.rename(run.run_directory, run.run_directory + "-elsewhere")
         done = run.finish(process)
-        self.assertEqual(done.code, 4, done)
-        self.assertIn("holds the directory no more", done.err)
-        self.assertFalse(os.path.exists(run.run_directory))
+        assert done.code == 4, done
+        assert "holds the directory no more" in done.err
+        assert not os.path.exists(run.run_directory)
 
 
 class Stopped(Runs):
@@ -435,11 +435,11 @@ class Stopped(Runs):
     def check_told(self, phase, rank):
         run = self.trial(f"stop-{phase}-{rank}")
         done = run.run("--set", "comm.timeout_s=10", TESSERA_FAULT=f"{phase}:{rank}:stop")
-        self.assertEqual(done.code, 7, done)
-        self.assertIn(f"rank {rank} does not answer", done.err)
+        assert done.code == 7, done
+        assert f"rank {rank} does not answer" in done.err
         waits = "vote" if phase == "sync" or (phase, IO) == ("payload", "direct") else phase
         if IO != "async" or phase not in ("payload", "sync", "manifest"):  # a thread enters these phases while the ranks train
-            self.assertIn(f"a checkpoint's {waits}", done.err)
+            assert f"a checkpoint's {waits}" in done.err
         self.check_recovers(run, {"rename": (BEFORE, DURING), "latest": (DURING,)}.get(phase, (BEFORE,)))
 
     def test_the_watchdog_names_rank_and_phase(self):
@@ -449,13 +449,13 @@ class Stopped(Runs):
 
     def test_calls_of_hdf5_have_the_same_time_out(self):
         if IO != "mpio":
-            self.skipTest("only mpio calls HDF5 together")
+            pytest.skip("only mpio calls HDF5 together")
         run = self.trial("slow-payload", begun=False)
         done = run.run("--set", "comm.timeout_s=3", "--set", "model.layers=16", TESSERA_FAULT=f"payload:{LAST}:slow")
-        self.assertEqual(done.code, 7, done)  # the others are closing the file
-        self.assertIn("H5Fclose", done.err)
-        self.assertIn("a checkpoint's payload", done.err)
-        self.assertEqual(run.steps(), [])
+        assert done.code == 7, done  # the others are closing the file
+        assert "H5Fclose" in done.err
+        assert "a checkpoint's payload" in done.err
+        assert run.steps() == []
 
     def check_pause(self, phase, rank):
         """A stop shorter than comm.timeout_s (default 300): nothing is lost or reported."""
@@ -465,7 +465,7 @@ class Stopped(Runs):
         time.sleep(self.SECONDS)
         os.kill(run.ranks()[rank], signal.SIGCONT)
         done = run.finish(process)
-        self.assertEqual((done.code, done.err), (0, "TESSERA_FAULT: stop strikes\n"), done)
+        assert (done.code, done.err) == (0, "TESSERA_FAULT: stop strikes\n"), done
         self.check_whole(run)
 
     def check_pause_between_saves(self, rank):
@@ -481,7 +481,3 @@ class Stopped(Runs):
         cases = [(self.check_pause, "payload", LAST), (self.check_pause, "vote" if "vote" in PHASES else "sync", 0), (self.check_pause_between_saves, LAST),
                  (self.check_pause_between_saves, 0)]
         self.each(cases, lambda check, *case: check(*case), at_once=len(cases))
-
-
-if __name__ == "__main__":
-    trial.main()

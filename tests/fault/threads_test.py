@@ -1,19 +1,12 @@
 """Environments in which OpenMP gives a parallel region fewer threads than run.threads. Each run either ends at once with
 a message that names the cause, or has the bits of a run that nothing disturbs.
-
-usage: threads_test.py TESSERA MPIEXEC
 """
 import itertools
 import json
 import os
 import random
 import subprocess
-import sys
-import tempfile
-import unittest
 
-program, launcher = sys.argv[1:3]
-BUSY_MACHINE = os.environ["TESSERA_TEST_BUSY_MACHINE"]
 OPENMP = ("OMP_NUM_THREADS", "OMP_THREAD_LIMIT", "OMP_DYNAMIC", "OMP_MAX_ACTIVE_LEVELS", "OMP_NESTED")
 DECK = """schema_version: 1
 run: {name: small, steps: 6, threads: 2}
@@ -25,22 +18,19 @@ optimizer: {lr: 0.01, warmup_steps: 2}
 """
 
 
-class Threads(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = folder.name
+class Threads:
+    def setup_method(self):
         for name, text in (("deck.yaml", DECK), ("text.txt", "a few words of a small text, " * 400)):
             with open(os.path.join(self.folder, name), "w", encoding="utf-8") as file:
                 file.write(text)
         self.undisturbed = self.run_in("undisturbed")
-        self.assertEqual(self.undisturbed.returncode, 0, self.undisturbed.stderr)
+        assert self.undisturbed.returncode == 0, self.undisturbed.stderr
         self.loss = self.evaluation_of("undisturbed")
 
     def call(self, *arguments, ranks=1, **variables):
         environment = {key: value for key, value in os.environ.items() if key not in OPENMP} | variables
-        start = [launcher, "-n", str(ranks)] if ranks > 1 else []
-        return subprocess.run([*start, program, *arguments], cwd=self.folder, env=environment, capture_output=True, text=True,
+        start = [self.launcher, "-n", str(ranks)] if ranks > 1 else []
+        return subprocess.run([*start, self.tessera, *arguments], cwd=self.folder, env=environment, capture_output=True, text=True,
                               timeout=300, check=False)
 
     def run_in(self, name, **variables):
@@ -56,31 +46,27 @@ class Threads(unittest.TestCase):
 
     def test_teams_keep_their_size_or_the_run_ends(self):
         wanted = self.rows("undisturbed")
-        self.assertEqual(len(wanted), 6)
+        assert len(wanted) == 6
         drawn = random.Random(7).sample(list(itertools.product((None, "1", "2", "9"), (None, "true"), (None, "0", "1"))), 9)
         for number, (limit, dynamic, levels) in enumerate([("1", None, None), (None, "true", "0"), *drawn]):
             variables = {"OMP_THREAD_LIMIT": limit, "OMP_DYNAMIC": dynamic, "OMP_MAX_ACTIVE_LEVELS": levels,
-                         "LD_PRELOAD": BUSY_MACHINE if dynamic else None, "TESSERA_TEST_BUSY_AFTER": str(number * 150)}
+                         "LD_PRELOAD": os.path.join(self.build, "tests/fault/libbusy_machine.so") if dynamic else None, "TESSERA_TEST_BUSY_AFTER": str(number * 150)}
             variables = {key: value for key, value in variables.items() if value is not None}
-            with self.subTest(variables):
+            with self.subtests.test(variables):
                 name = f"run-{number}"
                 done = self.run_in(name, **variables)
                 if limit == "1":
-                    self.assertEqual(done.returncode, 4, done.stderr)
-                    self.assertIn("2 are asked for (run.threads, OMP_NUM_THREADS), and 1 start; OMP_THREAD_LIMIT is 1", done.stderr)
-                    self.assertFalse(os.path.exists(os.path.join(self.folder, name)))
+                    assert done.returncode == 4, done.stderr
+                    assert "2 are asked for (run.threads, OMP_NUM_THREADS), and 1 start; OMP_THREAD_LIMIT is 1" in done.stderr
+                    assert not os.path.exists(os.path.join(self.folder, name))
                     code, message = self.evaluation_of("undisturbed", **variables)
-                    self.assertEqual(code, 4, message)
+                    assert code == 4, message
                 else:
-                    self.assertEqual(done.returncode, 0, done.stderr)
-                    self.assertEqual(self.rows(name), wanted)
-                    self.assertEqual(self.evaluation_of("undisturbed", **variables), self.loss)
+                    assert done.returncode == 0, done.stderr
+                    assert self.rows(name) == wanted
+                    assert self.evaluation_of("undisturbed", **variables) == self.loss
 
     def test_every_rank_is_refused_with_one_message(self):
         done = self.call("train", "deck.yaml", ranks=2, OMP_THREAD_LIMIT="1")
-        self.assertEqual(done.returncode, 4, done.stderr)
-        self.assertEqual(done.stderr.count("OMP_THREAD_LIMIT is 1"), 1, done.stderr)
-
-
-if __name__ == "__main__":
-    unittest.main(argv=sys.argv[:1])
+        assert done.returncode == 4, done.stderr
+        assert done.stderr.count("OMP_THREAD_LIMIT is 1") == 1, done.stderr

@@ -7,15 +7,11 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
-import unittest
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "../harness"))
-import processes  # noqa: E402
+import processes
 
-SKIPPED = 77
 RANKS = 2
 LAST = RANKS - 1
 STEPS, EVERY = 20, 4
@@ -38,7 +34,6 @@ if os.environ.get("TESSERA_TEST_FAULTS") == "of_payload":  # only those faults i
     PHASES = ["structure", "payload", "sync", "manifest"]
 PATIENCE = 240  # seconds after which a run counts as hanging; long, since passing tests never wait for it
 SAVED = r"saved run/step_(\d+)"
-program = launcher = ""
 
 
 def bits(path):
@@ -46,17 +41,6 @@ def bits(path):
     with open(path) as file:
         rows = [json.loads(line) for line in file]
     return [(row["step"], row["loss"], row["grad_norm"], row["clip_coef"], row["lr"], row["tokens"]) for row in rows]
-
-
-def main():
-    """usage: <test>.py TESSERA MPIEXEC [CLASS...]; 77: every test was skipped"""
-    global program, launcher
-    program, launcher = os.path.realpath(sys.argv.pop(1)), sys.argv.pop(1)
-    result = unittest.main(module="__main__", verbosity=2, exit=False).result
-    if not result.wasSuccessful():
-        sys.exit(1)
-    skipped = {getattr(test, "test_case", test).id() for test, _ in result.skipped}  # subtests count as their test
-    sys.exit(SKIPPED if skipped and len(skipped) == result.testsRun else 0)
 
 
 class Done:
@@ -70,8 +54,8 @@ class Done:
 class Trial:
     """A folder with a run directory `run`, and the runs in it. All use one corpus and one deck, one folder above."""
 
-    def __init__(self, folder):
-        self.folder = folder
+    def __init__(self, folder, tessera, launcher):
+        self.folder, self.tessera, self.launcher = folder, tessera, launcher
         os.makedirs(folder, exist_ok=True)
         self.run_directory = os.path.join(folder, "run")
 
@@ -79,7 +63,7 @@ class Trial:
         return os.path.join(self.run_directory, *names)
 
     def command(self, *arguments, ranks=RANKS):
-        return [launcher, "-n", str(ranks), program, "train", "../deck.yaml", *arguments]
+        return [self.launcher, "-n", str(ranks), self.tessera, "train", "../deck.yaml", *arguments]
 
     def start(self, *arguments, ranks=RANKS, **variables):
         out, err = (open(os.path.join(self.folder, name), "w+b") for name in ("stdout", "stderr"))
@@ -94,7 +78,7 @@ class Trial:
         try:
             process.wait(limit)
             deadline = time.monotonic() + PATIENCE
-            while processes.find(program, self.folder):
+            while processes.find(self.tessera, self.folder):
                 if time.monotonic() > deadline:
                     hangs = "ranks outlive the launcher"
                     break
@@ -102,7 +86,7 @@ class Trial:
         except subprocess.TimeoutExpired:
             hangs = "the launcher does not end"
         if hangs:
-            for pid in [*processes.find(program, self.folder), process.pid]:
+            for pid in [*processes.find(self.tessera, self.folder), process.pid]:
                 os.kill(pid, signal.SIGKILL)
             process.wait()
         texts = []
@@ -128,7 +112,7 @@ class Trial:
 
     def ranks(self):
         """Pids of the ranks that run, by rank."""
-        return processes.ranks(program, self.folder)
+        return processes.ranks(self.tessera, self.folder)
 
     def standing(self):
         """The ranks that are stopped (SIGSTOP)."""
@@ -147,27 +131,24 @@ class Trial:
             return json.load(file)
 
     def tool(self, verb, *arguments):
-        done = subprocess.run([program, "checkpoint", verb, *arguments, "--json"], capture_output=True, text=True, timeout=PATIENCE, cwd=self.folder)
+        done = subprocess.run([self.tessera, "checkpoint", verb, *arguments, "--json"], capture_output=True, text=True, timeout=PATIENCE, cwd=self.folder)
         return done.returncode, json.loads(done.stdout) if done.stdout else done.stderr
 
 
-class Faults(unittest.TestCase):
+class Faults:
     """Tests that compare with an undisturbed run."""
 
-    maxDiff = 2000
-
     @classmethod
-    def setUpClass(cls):
+    def setup_class(cls):
         # In memory if possible, since saves of these sizes mostly wait for the disk.
         memory = "/dev/shm" if "TMPDIR" not in os.environ and os.access("/dev/shm", os.W_OK) else None
         folder = tempfile.TemporaryDirectory(prefix="tessera-fault-", dir=memory)
-        cls.addClassCleanup(folder.cleanup)
-        cls.folder = os.path.realpath(folder.name)
+        cls.folder = os.path.realpath(cls.at_class_end.enter_context(folder))
         with open(os.path.join(cls.folder, "deck.yaml"), "w") as file:
             file.write(DECK)
         with open(os.path.join(cls.folder, "corpus.txt"), "w") as file:
             file.write("".join(f"the {i * 7919 % 113} tiles of the {i % 17} mosaics\n" for i in range(200)))
-        golden = Trial(os.path.join(cls.folder, "golden"))
+        golden = cls.named("golden")
         done = golden.run()
         assert done.code == 0 and not done.err, done
         cls.digests = {int(step): digest for step, digest in re.findall(r"saved run/step_(\d+) \| (\w{16})", done.out)}
@@ -176,9 +157,13 @@ class Faults(unittest.TestCase):
         assert [row[0] for row in cls.golden_rows] == list(range(1, STEPS + 1))
         cls.golden_names = cls.names(golden)
         # Beginning of most trials: a run stopped after its first save.
-        cls.begun = Trial(os.path.join(cls.folder, "begun"))
+        cls.begun = cls.named("begun")
         done = cls.begun.run("--stop-at", str(EVERY))
         assert done.code == 75, done
+
+    @classmethod
+    def named(cls, name):
+        return Trial(os.path.join(cls.folder, re.sub(r"\W", "-", name)), cls.tessera, cls.launcher)
 
     @staticmethod
     def names(trial):
@@ -186,7 +171,7 @@ class Faults(unittest.TestCase):
         return sorted(name for name in os.listdir(trial.run_directory) if not name.startswith("events."))
 
     def trial(self, name, begun=True):
-        trial = Trial(os.path.join(self.folder, re.sub(r"\W", "-", name)))
+        trial = self.named(name)
         if begun:
             shutil.copytree(self.begun.run_directory, trial.run_directory)
         return trial
@@ -200,30 +185,29 @@ class Faults(unittest.TestCase):
                     outcome.result()
                 except Exception as failure:  # noqa: BLE001: told below with its case
                     failures.append(f"{case}: {type(failure).__name__}: {failure}")
-        self.assertTrue(cases)
-        self.assertFalse(failures, "\n\n".join(failures))
+        assert cases
+        assert not failures, "\n\n".join(failures)
 
     def check_whole(self, trial, kept=(STEPS - EVERY, STEPS)):
         """Checks that the run directory equals that of the undisturbed run (rows, digests, names), and that kept checkpoints verify."""
-        self.assertEqual(bits(trial.path("metrics.jsonl")), self.golden_rows)
+        assert bits(trial.path("metrics.jsonl")) == self.golden_rows
         others = [name for name in self.golden_names if not name.startswith("step_")]
-        self.assertEqual(self.names(trial), others + [f"step_{step:08d}" for step in kept])
+        assert self.names(trial) == others + [f"step_{step:08d}" for step in kept]
         code, rows = trial.tool("ls", "run")
-        self.assertEqual(code, 0, rows)
-        self.assertEqual([(row["step"], row["content_digest"], row["valid"]) for row in rows],
-                         [(step, self.digests[step], True) for step in kept])
+        assert code == 0, rows
+        assert [(row["step"], row["content_digest"], row["valid"]) for row in rows] == [(step, self.digests[step], True) for step in kept]
         for step in trial.steps():
             code, report = trial.tool("verify", trial.path(f"step_{step:08}"))
-            self.assertEqual((code, report), (0, {"ok": True, "failures": []}))
+            assert (code, report) == (0, {"ok": True, "failures": []})
 
     def check_recovers(self, trial, steps, ranks=RANKS):
         """Checks that the same command line resumes from one of `steps` and ends like the undisturbed run; returns its output."""
         done = trial.run(ranks=ranks)
-        self.assertEqual(done.code, 0, done)
+        assert done.code == 0, done
         resumed = re.search(r"resumed from \S*/step_(\d+) \| (\w{16})", done.out)
-        self.assertTrue(resumed, done)
-        self.assertIn(int(resumed[1]), steps, done)
-        self.assertEqual(resumed[2], self.digests[int(resumed[1])])
+        assert resumed, done
+        assert int(resumed[1]) in steps, done
+        assert resumed[2] == self.digests[int(resumed[1])]
         self.check_whole(trial)
         shutil.rmtree(trial.folder)
         return done

@@ -1,13 +1,10 @@
 """The quickstart deck on 1, 2 and 4 GPUs, compared with the host's goldens, with itself, and across back ends.
 
-usage: training_test.py TESSERA MPIEXEC [--data FOLDER] [--host TESSERA] [TEST...]
-       training_test.py TESSERA MPIEXEC [--data FOLDER] --golden > goldens/quickstart.json
+    python3 -m pytest training_test.py --tessera ... [--host-program ...] [--data FOLDER]
+    PYTHONPATH=tests/harness python3 training_test.py TESSERA MPIEXEC [FOLDER] > goldens/quickstart.json    # the program of a host build
 
-TESSERA is a GPU build (with --golden: a host build), FOLDER the corpus where the deck's own is not there, --host a host
-build for what crosses back ends. Ends with 77 where there is no GPU.
+FOLDER has the corpus where the deck's own is not there; what crosses back ends needs the program of a host build, too.
 """
-import argparse
-import functools
 import json
 import os
 import re
@@ -16,12 +13,12 @@ import subprocess
 import sys
 import tempfile
 import time
-import unittest
+
+import pytest
+
+import processes
 
 HERE = os.path.dirname(os.path.realpath(__file__))
-sys.path.insert(0, os.path.join(HERE, "../harness"))
-import processes  # noqa: E402
-
 DECK = os.path.join(HERE, "..", "..", "inputs", "quickstart", "moe_text.yaml")
 GOLDEN = os.path.join(HERE, "goldens", "quickstart.json")
 RANKS = (1, 2, 4)
@@ -30,7 +27,6 @@ TOLERANCE = {"bf16": 1e-2, "fp32": 1e-4}  # relative, of each of the first losse
 # Half the deck's learning rate: with the full rate bf16 losses of different rank counts on the host differ by 6e-3
 # within 19 steps; with half of it by 2e-4.
 CALM = {"optimizer.lr": 1e-3}
-OPTIONS = argparse.Namespace()
 
 
 def gpus():
@@ -44,18 +40,17 @@ def gpus():
 class Folder:
     """Training runs in a temporary folder."""
 
-    def __init__(self):
-        self.temporary = tempfile.TemporaryDirectory(prefix="tessera-gpu-")
-        self.path = self.temporary.name
+    def __init__(self, path, tessera, launcher, data=""):
+        self.path, self.tessera, self.launcher, self.data = path, tessera, launcher, data
 
     def command(self, ranks, run, settings, *arguments, program=None):
         values = {"checkpoint.dir": os.path.join(self.path, run), "run.steps": STEPS, "batch.micro": 4,
                   "eval.every_steps": 10, "eval.batches": 2, "sample.tokens": 0, "run.threads": 1,
                   "data.eval_windows": "tail", **settings}  # as when the goldens were made
-        if OPTIONS.data:
-            values["data.root"] = os.path.abspath(OPTIONS.data)
+        if self.data:
+            values["data.root"] = os.path.abspath(self.data)
         sets = [word for key, value in values.items() for word in ("--set", f"{key}={value}")]
-        return [OPTIONS.mpiexec, "-n", str(ranks), program or OPTIONS.tessera, "train", DECK, *sets, *arguments]
+        return [self.launcher, "-n", str(ranks), program or self.tessera, "train", DECK, *sets, *arguments]
 
     def train(self, ranks, run, settings=None, *arguments, code=0, program=None):
         done = subprocess.run(self.command(ranks, run, settings or {}, *arguments, program=program), check=False,
@@ -82,7 +77,7 @@ class Folder:
         return [row["loss"] for row in self.rows(run)]
 
     def digest(self, run):
-        inspect = [OPTIONS.tessera, "checkpoint", "inspect", os.path.join(self.path, run), "--json"]
+        inspect = [self.tessera, "checkpoint", "inspect", os.path.join(self.path, run), "--json"]
         text = subprocess.run(inspect, capture_output=True, text=True, check=True).stdout
         return json.loads(text)["content_digest"]
 
@@ -98,9 +93,13 @@ class Folder:
         return {"weights": row["weights"], "masters": row["masters"]}, sorted(row["collectives"], key=json.dumps)
 
 
-def make_golden():
-    folder = Folder()
-    golden = {"command": "training_test.py build/host/tessera mpiexec --golden",
+def make_golden(tessera, launcher, data=""):
+    with tempfile.TemporaryDirectory(prefix="tessera-gpu-") as path:
+        print(json.dumps(golden_of(Folder(path, tessera, launcher, data)), indent=0))
+
+
+def golden_of(folder):
+    golden = {"command": "training_test.py build/host/tessera mpiexec",
               "losses": {}, "initial": {}, "collectives": {}}
     folder.train(1, "start", {"run.steps": 0})
     golden["content_digest"] = folder.digest("start")
@@ -109,90 +108,85 @@ def make_golden():
         golden["losses"][compute] = folder.losses(compute)
         for ranks in RANKS:
             golden["initial"][compute], golden["collectives"][f"{compute} {ranks}"] = folder.first_trace(ranks, compute)
-    json.dump(golden, sys.stdout, indent=0)
-    print()
+    return golden
 
 
-def on_every_number(test):
-    """Calls test(self, ranks) for 1, 2 and 4 ranks, as far as there are GPUs."""
-    @functools.wraps(test)
-    def run(self):
-        available = gpus()
-        for ranks in RANKS:
-            if ranks <= available:
-                with self.subTest(ranks=ranks):
-                    test(self, ranks)
-    return run
+on_every_number = pytest.mark.parametrize("ranks", RANKS)
 
 
-class OnGpus(unittest.TestCase):
-    def setUp(self):
-        self.folder = Folder()
-        self.addCleanup(self.folder.temporary.cleanup)
+@pytest.mark.skipif(gpus() == 0, reason="no GPU here")
+class OnGpus:
+    @pytest.fixture(autouse=True)
+    def on_gpus(self, request, pytestconfig):
+        self.host = pytestconfig.option.host_program
+        self.runs = Folder(self.folder, self.tessera, self.launcher, pytestconfig.option.data)
+        if "ranks" in request.fixturenames and request.getfixturevalue("ranks") > gpus():
+            pytest.skip(f"{gpus()} GPUs here")
         with open(GOLDEN, encoding="utf-8") as file:
             self.golden = json.load(file)
 
+    def needs_a_host_build(self):
+        if not self.host:
+            pytest.skip("needs --host-program")
+
     def near_golden(self, losses, compute, first=1):
         expected = self.golden["losses"][compute][first - 1:]
-        self.assertEqual(len(losses), len(expected))
+        assert len(losses) == len(expected)
         for step, (loss, host) in enumerate(zip(losses, expected), first):
-            self.assertLess(abs(loss - host) / host, TOLERANCE[compute], (compute, step, loss, host))
+            assert abs(loss - host) / host < TOLERANCE[compute], (compute, step, loss, host)
 
     @on_every_number
     def test_initial_weights_and_what_is_gathered_are_the_hosts(self, ranks):
-        self.folder.train(ranks, f"start{ranks}", {"run.steps": 0})
-        self.assertEqual(self.folder.digest(f"start{ranks}"), self.golden["content_digest"])
+        self.runs.train(ranks, f"start{ranks}", {"run.steps": 0})
+        assert self.runs.digest(f"start{ranks}") == self.golden["content_digest"]
         for compute in TOLERANCE:
-            initial, collectives = self.folder.first_trace(ranks, compute)
-            self.assertEqual(initial, self.golden["initial"][compute])
-            self.assertEqual(collectives, self.golden["collectives"][f"{compute} {ranks}"])
-
-    def test_what_is_gathered_from_a_checkpoint_is_the_hosts(self):
-        if not OPTIONS.host:
-            self.skipTest("needs --host")
-        trained = os.path.join(self.folder.path, "trained")
-        self.folder.train(2, "trained", CALM, "--stop-at", "5", code=75, program=OPTIONS.host)
-        for ranks in filter(lambda ranks: ranks <= gpus(), RANKS):
-            for compute in TOLERANCE:
-                with self.subTest(ranks=ranks, compute=compute):
-                    here = self.folder.first_trace(ranks, compute, trained)
-                    self.assertEqual(here, self.folder.first_trace(ranks, compute, trained, OPTIONS.host))
-                    self.assertNotEqual(here[0], self.golden["initial"][compute])
+            initial, collectives = self.runs.first_trace(ranks, compute)
+            assert initial == self.golden["initial"][compute]
+            assert collectives == self.golden["collectives"][f"{compute} {ranks}"]
 
     @on_every_number
-    def test_the_first_losses_are_the_hosts(self, ranks):
-        for compute in TOLERANCE:
-            self.folder.train(ranks, f"{compute}{ranks}", {"precision.compute": compute, **CALM})
-            losses = self.folder.losses(f"{compute}{ranks}")
-            worst = max(abs(a - b) / b for a, b in zip(losses, self.golden["losses"][compute]))
-            print(f"{ranks} GPUs, {compute}: losses differ from the host's by {worst:.1e} at most", flush=True)
-            with self.subTest(compute=compute):
-                self.near_golden(losses, compute)
+    @pytest.mark.parametrize("compute", TOLERANCE)
+    def test_what_is_gathered_from_a_checkpoint_is_the_hosts(self, ranks, compute):
+        self.needs_a_host_build()
+        trained = os.path.join(self.runs.path, "trained")
+        self.runs.train(2, "trained", CALM, "--stop-at", "5", code=75, program=self.host)
+        here = self.runs.first_trace(ranks, compute, trained)
+        assert here == self.runs.first_trace(ranks, compute, trained, self.host)
+        assert here[0] != self.golden["initial"][compute]
+
+    @on_every_number
+    @pytest.mark.parametrize("compute", TOLERANCE)
+    def test_the_first_losses_are_the_hosts(self, ranks, compute):
+        self.runs.train(ranks, compute, {"precision.compute": compute, **CALM})
+        losses = self.runs.losses(compute)
+        worst = max(abs(a - b) / b for a, b in zip(losses, self.golden["losses"][compute]))
+        print(f"{ranks} GPUs, {compute}: losses differ from the host's by {worst:.1e} at most", flush=True)
+        self.near_golden(losses, compute)
 
     @on_every_number
     def test_a_run_repeats_and_resumes_to_the_bit(self, ranks):
         whole, again, parts = (f"{name}{ranks}" for name in ("whole", "again", "parts"))
         for run in (whole, again):
-            self.folder.train(ranks, run)
-        self.assertEqual(self.folder.results(again), self.folder.results(whole))
-        self.assertEqual(self.folder.digest(again), self.folder.digest(whole))
-        self.folder.train(ranks, parts, {}, "--stop-at", "7", code=75)
-        chosen = self.folder.library_plans(parts)
-        self.folder.train(ranks, parts)
-        self.assertEqual(self.folder.results(parts), self.folder.results(whole))
-        self.assertEqual(self.folder.digest(parts), self.folder.digest(whole))
-        kept = self.folder.library_plans(parts)
-        self.assertGreater(chosen["chosen"], 0)
-        self.assertEqual((chosen["kept"], kept["kept"], kept["chosen"]), (0, chosen["chosen"], 0))
-        self.assertEqual(kept["plans"], chosen["plans"])
+            self.runs.train(ranks, run)
+        assert self.runs.results(again) == self.runs.results(whole)
+        assert self.runs.digest(again) == self.runs.digest(whole)
+        self.runs.train(ranks, parts, {}, "--stop-at", "7", code=75)
+        chosen = self.runs.library_plans(parts)
+        self.runs.train(ranks, parts)
+        assert self.runs.results(parts) == self.runs.results(whole)
+        assert self.runs.digest(parts) == self.runs.digest(whole)
+        kept = self.runs.library_plans(parts)
+        assert chosen["chosen"] > 0
+        assert (chosen["kept"], kept["kept"], kept["chosen"]) == (0, chosen["chosen"], 0)
+        assert kept["plans"] == chosen["plans"]
 
     @on_every_number
     def test_overlap_and_trace_change_no_bit(self, ranks):
-        runs = {"on": {}, "off": {"proof.gather_overlap": "false", "proof.reduce_overlap": "false"}, "trace": {}}
-        runs["trace"] = {"debug.trace": os.path.join(self.folder.path, f"trace{ranks}.jsonl")}
-        for name, settings in runs.items():
-            self.folder.train(ranks, f"{name}{ranks}", {"debug.replica_hash_every": 5, **settings})
-            self.assertEqual(self.folder.results(f"{name}{ranks}"), self.folder.results(f"on{ranks}"), name)
+        ways = {"on": {}, "off": {"proof.gather_overlap": "false", "proof.reduce_overlap": "false"}, "trace": {}}
+        ways["trace"] = {"debug.trace": os.path.join(self.runs.path, f"trace{ranks}.jsonl")}
+        for name, settings in ways.items():
+            self.runs.train(ranks, f"{name}{ranks}", {"debug.replica_hash_every": 5, **settings})
+            assert self.runs.results(f"{name}{ranks}") == self.runs.results(f"on{ranks}"), name
 
     @on_every_number
     def test_saves_beside_training_hold_the_state_of_their_step(self, ranks):
@@ -201,35 +195,35 @@ class OnGpus(unittest.TestCase):
                 "checkpoint.io": "direct", "checkpoint.every_steps": 2, "checkpoint.keep_every": 1}
         saved = []
         for name, how in (("waits", {}), ("beside", {"checkpoint.async": "true"})):
-            said = self.folder.train(ranks, f"{name}{ranks}", {**sets, **how})
+            said = self.runs.train(ranks, f"{name}{ranks}", {**sets, **how})
             saved.append(re.findall(r"saved \S*step_(\d+) \| (\w{16})", said))
-            verified = subprocess.run([OPTIONS.tessera, "checkpoint", "verify", os.path.join(self.folder.path, f"{name}{ranks}")], capture_output=True, text=True, check=False)
-            self.assertEqual(verified.returncode, 0, verified.stdout + verified.stderr)
-        self.assertEqual([int(step) for step, _ in saved[0]], [2, 4, 6, 8, 9])
-        self.assertEqual(saved[1], saved[0])
-        self.assertEqual(self.folder.results(f"beside{ranks}"), self.folder.results(f"waits{ranks}"))
+            verified = subprocess.run([self.tessera, "checkpoint", "verify", os.path.join(self.runs.path, f"{name}{ranks}")], capture_output=True, text=True, check=False)
+            assert verified.returncode == 0, verified.stdout + verified.stderr
+        assert [int(step) for step, _ in saved[0]] == [2, 4, 6, 8, 9]
+        assert saved[1] == saved[0]
+        assert self.runs.results(f"beside{ranks}") == self.runs.results(f"waits{ranks}")
 
     def test_more_ranks_than_gpus(self):
         ranks = gpus() + 1
         micro = {"batch.micro": 1, "batch.global": 4 * ranks}
-        refusal = self.folder.train(ranks, "refused", micro, code=3)
-        self.assertEqual(refusal.count("proof.share_gpu: false"), 1, refusal)
-        self.folder.train(ranks, "shared", {**micro, "proof.share_gpu": "true", "debug.replica_hash_every": 5})
-        losses = self.folder.losses("shared")
-        self.assertEqual(len(losses), STEPS)
-        self.assertLess(losses[-1], losses[0] - 0.5)
+        refusal = self.runs.train(ranks, "refused", micro, code=3)
+        assert refusal.count("proof.share_gpu: false") == 1, refusal
+        self.runs.train(ranks, "shared", {**micro, "proof.share_gpu": "true", "debug.replica_hash_every": 5})
+        losses = self.runs.losses("shared")
+        assert len(losses) == STEPS
+        assert losses[-1] < losses[0] - 0.5
 
     def test_a_rank_that_stands_still_ends_the_run(self):
         if gpus() < 2:
-            self.skipTest("needs two GPUs")
-        log = os.path.join(self.folder.path, "log")
+            pytest.skip("needs two GPUs")
+        log = os.path.join(self.runs.path, "log")
         with open(log, "wb") as output:
-            endless = self.folder.command(2, "stuck", {"run.steps": 1000000, "comm.timeout_s": 5})
+            endless = self.runs.command(2, "stuck", {"run.steps": 1000000, "comm.timeout_s": 5})
             run = subprocess.Popen(endless, stdout=output, stderr=output)
-        rows = os.path.join(self.folder.path, "stuck", "metrics.jsonl")
+        rows = os.path.join(self.runs.path, "stuck", "metrics.jsonl")
         deadline = time.monotonic() + 120
         while not (os.path.exists(rows) and os.path.getsize(rows)):
-            self.assertLess(time.monotonic(), deadline)
+            assert time.monotonic() < deadline
             time.sleep(0.1)
         victim = self.rank_one()
         os.kill(victim, signal.SIGSTOP)
@@ -243,40 +237,22 @@ class OnGpus(unittest.TestCase):
                     pass
         with open(log, encoding="utf-8", errors="replace") as file:
             text = file.read()
-        self.assertEqual(code, 7, text[-3000:])
-        self.assertRegex(text, re.compile(r"rank 0 has waited 5 s in [\w ]+ #\d+"), text[-3000:])
+        assert code == 7, text[-3000:]
+        assert re.search(re.compile(r"rank 0 has waited 5 s in [\w ]+ #\d+"), text), text[-3000:]
 
     def rank_one(self):
-        for pid in processes.find(OPTIONS.tessera, PMI_RANK="1"):
+        for pid in processes.find(self.tessera, PMI_RANK="1"):
             return pid
-        self.fail("no rank 1 runs")
+        pytest.fail("no rank 1 runs")
 
     def test_checkpoints_cross_back_ends(self):
-        if not OPTIONS.host:
-            self.skipTest("needs --host")
+        self.needs_a_host_build()
         # The host runs to step 5, the GPU to 12, the host to the end.
-        self.folder.train(2, "crossing", CALM, "--stop-at", "5", code=75, program=OPTIONS.host)
-        self.folder.train(1, "crossing", CALM, "--stop-at", "12", code=75)
-        self.folder.train(2, "crossing", CALM, program=OPTIONS.host)
-        self.near_golden(self.folder.losses("crossing"), "bf16")
-
-
-def main():
-    parser = argparse.ArgumentParser(usage=__doc__)
-    parser.add_argument("tessera", type=os.path.abspath)
-    parser.add_argument("mpiexec")
-    parser.add_argument("--data", default="")
-    parser.add_argument("--host", default="", type=lambda path: path and os.path.abspath(path))
-    parser.add_argument("--golden", action="store_true")
-    parser.add_argument("tests", nargs="*")
-    parser.parse_intermixed_args(namespace=OPTIONS)
-    if OPTIONS.golden:
-        return make_golden()
-    if gpus() == 0:
-        print("no GPU here")
-        sys.exit(77)
-    return unittest.main(argv=[sys.argv[0], *OPTIONS.tests], verbosity=2)
+        self.runs.train(2, "crossing", CALM, "--stop-at", "5", code=75, program=self.host)
+        self.runs.train(1, "crossing", CALM, "--stop-at", "12", code=75)
+        self.runs.train(2, "crossing", CALM, program=self.host)
+        self.near_golden(self.runs.losses("crossing"), "bf16")
 
 
 if __name__ == "__main__":
-    main()
+    make_golden(*sys.argv[1:])

@@ -1,8 +1,6 @@
 """Sharding groups over several hosts, which namespaces of one machine simulate: the bits of flat sharding on one host, what crosses
 the network, ends, lost hosts and networks.
 
-usage: groups_test.py TESSERA MPIEXEC [TEST...]; 77: no hosts can be simulated here
-
 TESSERA_SOAK_CASES=1: every case, not the drawn ones.
 """
 import itertools
@@ -11,14 +9,10 @@ import os
 import random
 import shutil
 import subprocess
-import sys
 
-HERE = os.path.dirname(os.path.realpath(__file__))
-sys.path.insert(0, os.path.join(HERE, "../regression"))
-import runs  # noqa: E402
-import hosts_test  # noqa: E402
-from hosts import impossible  # noqa: E402
-from hosts_test import PLACES  # noqa: E402
+import hosts_test
+import runs
+from hosts_test import PLACES
 
 SIX = {"h1": 3, "h2": 3}
 FOUR = {f"h{i + 1}": 1 for i in range(4)}
@@ -143,14 +137,3 @@ class LostInGroups(hosts_test.Lost):
     LONG = (*hosts_test.Lost.LONG, *IN_HOSTS)
     test_the_first_host_falls_silent = test_a_host_is_cut_off = test_a_host_is_killed = test_any_host_at_any_moment = None
     test_a_host_is_lost_while_ranks_start = test_a_slow_late_or_lossy_link_changes_no_bit = None
-
-
-def main():
-    if why := impossible(sys.argv[2]):
-        print(f"skipped: {why}")
-        sys.exit(77)
-    runs.main()
-
-
-if __name__ == "__main__":
-    main()

@@ -1,7 +1,5 @@
 """Runs over several hosts, which namespaces of one machine simulate: the bits of one host, ends, lost hosts and networks, and
 hosts that differ.
-
-usage: hosts_test.py TESSERA MPIEXEC [TEST...]; 77: no hosts can be simulated here
 """
 import contextlib
 import itertools
@@ -11,14 +9,11 @@ import random
 import shutil
 import signal
 import subprocess
-import sys
 import time
 import unittest
 
-HERE = os.path.dirname(os.path.realpath(__file__))
-sys.path.insert(0, os.path.join(HERE, "../regression"))
-import runs  # noqa: E402
-from hosts import Hosts, impossible, is_hydra, processes, until  # noqa: E402
+import runs
+from hosts import Hosts, impossible, is_hydra, processes, until
 
 PATIENCE = 300
 TIMEOUT = 5  # comm.timeout_s of runs that lose a host
@@ -50,11 +45,12 @@ int clock_gettime(clockid_t clock, struct timespec *now) {
 """
 
 
-class OnHosts(runs.InFolder):
+class OnHosts(runs.InFolder, unittest.TestCase):
     count = 3
 
     def setUp(self):
-        super().setUp()
+        if why := impossible(self.launcher):
+            self.skipTest(why)
         self.hosts = Hosts(self.folder, self.count)
         self.hosts.__enter__()
         self.addCleanup(self.hosts.close)
@@ -69,7 +65,7 @@ class OnHosts(runs.InFolder):
         return self.write(name + ".yaml", text)
 
     def start(self, places, *arguments, verb="train", out="run", **environment):
-        return self.hosts.start(runs.MPIEXEC, places, runs.TESSERA, verb, *arguments, out=out, environment=environment)
+        return self.hosts.start(self.launcher, places, self.tessera, verb, *arguments, out=out, environment=environment)
 
     def said(self, out="run"):
         return self.read(out + ".out"), self.read(out + ".err")
@@ -81,7 +77,7 @@ class OnHosts(runs.InFolder):
         return self.said(out)
 
     def digest(self, directory):
-        done = subprocess.run([runs.TESSERA, "checkpoint", "inspect", self.path(directory), "--json"], capture_output=True, text=True, timeout=60)
+        done = subprocess.run([self.tessera, "checkpoint", "inspect", self.path(directory), "--json"], capture_output=True, text=True, timeout=60)
         self.assertEqual(done.returncode, 0, done.stderr)
         return json.loads(done.stdout)["content_digest"]
 
@@ -89,9 +85,6 @@ class OnHosts(runs.InFolder):
         with contextlib.suppress(FileNotFoundError):
             return len(self.json_lines(directory, "metrics.jsonl")) >= steps
         return False
-
-    tessera = property(lambda self: runs.TESSERA)
-    launcher = property(lambda self: runs.MPIEXEC)
 
 
 class Equality(OnHosts):
@@ -138,7 +131,7 @@ class Bytes(OnHosts):
             deck = self.deck(f"run-{sharding}", sharding=sharding)
             less = ("--set", "eval.every_steps=0", "--set", "debug.trace=", "--set", "checkpoint.every_steps=0", "--set", "model.hidden=256",
                     "--set", "batch.global=4")
-            planned = subprocess.run([runs.TESSERA, "plan", deck, *less, "--ranks", "4", "--hosts", "2", "--json"], capture_output=True, text=True,
+            planned = subprocess.run([self.tessera, "plan", deck, *less, "--ranks", "4", "--hosts", "2", "--json"], capture_output=True, text=True,
                                      check=True, cwd=self.folder, timeout=60)
             sent = []
             for stop in (4, 24):
@@ -174,7 +167,7 @@ class Ends(OnHosts):
             deck = self.deck(signal_of)
             process = self.start(PLACES["three"], deck, "--set", "run.steps=100000", out=signal_of)
             until(lambda name=signal_of: self.step_reached(name, 2), "steps", PATIENCE)
-            (pid,) = self.hosts.members(self.hosts.space("h3"), runs.TESSERA)
+            (pid,) = self.hosts.members(self.hosts.space("h3"), self.tessera)
             os.kill(pid, getattr(signal, signal_of))
             self.assertEqual(process.wait(PATIENCE), 75, self.said(signal_of))
             self.assertRegex(self.said(signal_of)[0], signal_of)
@@ -199,10 +192,10 @@ class Lost(OnHosts):
     def check_ended(self, spaces, process, how):
         """Every rank ends by itself with 7, or is ended by the launcher, which may itself wait for a host that is gone."""
         begun = time.monotonic()
-        until(lambda: not any(self.hosts.members(space, runs.TESSERA) for space in spaces), "the end of all ranks", BOUND + 10)
+        until(lambda: not any(self.hosts.members(space, self.tessera) for space in spaces), "the end of all ranks", BOUND + 10)
         took = time.monotonic() - begun
         self.assertLessEqual(took, BOUND, self.said())
-        allowed = {7} if is_hydra(runs.MPIEXEC) else {7, 128 + signal.SIGTERM}  # by Open MPI's daemon, as it loses the job
+        allowed = {7} if is_hydra(self.launcher) else {7, 128 + signal.SIGTERM}  # by Open MPI's daemon, as it loses the job
         self.assertLessEqual(set(self.hosts.codes("run").values()), allowed, self.said())
         if how == "loud":
             self.assertNotEqual(process.wait(30), 0)
@@ -218,7 +211,7 @@ class Lost(OnHosts):
 
     def stands_still(self, name):
         """Whether a rank on the host was stopped by a fault."""
-        return any(processes.state_of(pid) == "T" for pid in self.hosts.members(self.hosts.space(name), runs.TESSERA))
+        return any(processes.state_of(pid) == "T" for pid in self.hosts.members(self.hosts.space(name), self.tessera))
 
     def check(self, name, how, fault="", named=None, goes_on=False, delay=0.0, io="mpio"):
         deck = self.deck("run", io=io)
@@ -317,7 +310,7 @@ class Lost(OnHosts):
     def test_a_host_is_lost_while_ranks_start(self):
         begun = time.monotonic()
         process = self.start(PLACES["two"], self.deck("run"), TESSERA_TIMEOUT=str(TIMEOUT))
-        until(lambda: self.hosts.members(self.hosts.space("h2"), runs.TESSERA), "a start")
+        until(lambda: self.hosts.members(self.hosts.space("h2"), self.tessera), "a start")
         spaces = [self.hosts.space("h1")]
         self.lose("h2", "silent")
         self.check_ended(spaces, process, "silent")
@@ -328,7 +321,7 @@ class Lost(OnHosts):
         deck = self.deck("run")
         self.run_to_its_end(75, PLACES["two"], deck, *self.LONG, "--stop-at", "2", out="first")
         process = self.start(PLACES["two"], deck, *self.LONG, TESSERA_TIMEOUT=str(TIMEOUT))
-        until(lambda: self.hosts.members(self.hosts.space("h2"), runs.TESSERA), "a start")
+        until(lambda: self.hosts.members(self.hosts.space("h2"), self.tessera), "a start")
         delay = random.uniform(0, 1)
         print(f"after {delay:.3f} s", flush=True)
         time.sleep(delay)
@@ -435,9 +428,9 @@ class Checked(OnHosts):
     SCRIPT = os.path.join(runs.JOBSCRIPTS, "cluster", "check_hosts.sh")
 
     def check(self, code, folder, **environment):
-        launch = self.hosts.launch(runs.MPIEXEC, PLACES["two"])
+        launch = self.hosts.launch(self.launcher, PLACES["two"])
         ranks = () if not environment else ("env", *(f"{key}={value}" for key, value in environment.items()))
-        process = self.hosts.on_login(self.SCRIPT, self.path(folder), *launch, *ranks, out="check", environment={"TESSERA": runs.TESSERA})
+        process = self.hosts.on_login(self.SCRIPT, self.path(folder), *launch, *ranks, out="check", environment={"TESSERA": self.tessera})
         self.assertEqual(process.wait(PATIENCE), code, self.said("check"))
         return self.said("check")
 
@@ -451,14 +444,3 @@ class Checked(OnHosts):
         out, err = self.check(1, os.path.join("own", "check"))
         self.assertIn("WRONG", err)
         self.assertNotIn("nothing is wrong", out)
-
-
-def main():
-    if why := impossible(sys.argv[2]):
-        print(f"skipped: {why}")
-        sys.exit(77)
-    runs.main()
-
-
-if __name__ == "__main__":
-    main()

@@ -1,7 +1,5 @@
 """Jobs of train.sbatch under a Slurm whose nodes are simulated hosts: the bits of one host, and hosts that are lost.
 
-usage: slurm_hosts_test.py TESSERA MPIEXEC [TEST...]; 77: no hosts can be simulated, or no Slurm can be started here
-
 TESSERA_SOAK_LOSSES=N: so many lost hosts, by default 1.
 """
 import contextlib
@@ -9,13 +7,11 @@ import json
 import os
 import random
 import subprocess
-import sys
+import unittest
 
-HERE = os.path.dirname(os.path.realpath(__file__))
-sys.path.insert(0, os.path.join(HERE, "../regression"))
-import runs  # noqa: E402
-import slurm  # noqa: E402
-from hosts import Hosts, impossible  # noqa: E402
+import runs
+import slurm
+from hosts import Hosts, impossible
 
 STEPS = 600
 SETTINGS = ("--set", "reduce.order=batch", "--set", f"run.steps={STEPS}", "--set", "checkpoint.every_steps=50", "--set", "batch.micro=1",
@@ -37,16 +33,17 @@ class Nodes:
         return self.hosts.words(node or "login")
 
 
-class OnSlurm(runs.Jobs):
+class OnSlurm(runs.Jobs, unittest.TestCase):
     def setUp(self):
-        super().setUp()
+        if why := impossible(self.launcher) or slurm.missing():
+            self.skipTest(why)
         self.hosts = self.enterContext(Hosts(self.folder, 2))
         os.mkdir(self.path("slurm"))
         self.slurm = self.enterContext(slurm.Slurm(self.path("slurm"), cpus=2, where=Nodes(self.hosts)))
 
     def submit(self, name, *options, **environment):
         return self.slurm.submit(*options, "--time=60", SCRIPT, "deck.yaml", *SETTINGS, "--set", f"checkpoint.dir={name}", folder=self.folder,
-                                 environment={"TESSERA": runs.TESSERA, **environment})
+                                 environment={"TESSERA": self.tessera, **environment})
 
     def ended(self, job):
         """Waits for the job's end, which must be a sound one; returns Slurm's fields and the job's log."""
@@ -56,13 +53,13 @@ class OnSlurm(runs.Jobs):
         return about, log
 
     def digest(self, directory):
-        done = subprocess.run([runs.TESSERA, "checkpoint", "inspect", self.path(directory), "--json"], capture_output=True, text=True, timeout=300)
+        done = subprocess.run([self.tessera, "checkpoint", "inspect", self.path(directory), "--json"], capture_output=True, text=True, timeout=300)
         self.assertEqual(done.returncode, 0, done.stderr)
         return json.loads(done.stdout)["content_digest"]
 
     def whole(self):
         """Digest of the run that one rank makes by itself."""
-        done = subprocess.run([runs.MPIEXEC, "-n", "1", runs.TESSERA, "train", "deck.yaml", *SETTINGS, "--set", "checkpoint.dir=whole"],
+        done = subprocess.run([self.launcher, "-n", "1", self.tessera, "train", "deck.yaml", *SETTINGS, "--set", "checkpoint.dir=whole"],
                               cwd=self.folder, capture_output=True, text=True, timeout=600)
         self.assertEqual(done.returncode, 0, done.stderr)
         return self.digest("whole")
@@ -103,10 +100,3 @@ class OnSlurm(runs.Jobs):
         self.assertGreaterEqual(int(about["Restarts"]), 1, (what, log[-3000:]))
         self.assertEqual([row["ranks"] for row in self.rows(run)][::STEPS - 1], [4, 2], what)
         self.brought_back(name)
-
-
-if __name__ == "__main__":
-    if why := impossible(sys.argv[2]) or slurm.missing():
-        print(f"skipped: {why}")
-        sys.exit(77)
-    runs.main()

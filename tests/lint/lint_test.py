@@ -1,7 +1,4 @@
-#!/usr/bin/env python3
 """The lint itself: every row catches its own bad example and leaves its good one alone; so do the checks in code."""
-import unittest
-
 import lint
 import prose
 import rules
@@ -12,27 +9,27 @@ def names(findings) -> list[str]:
     return [f.rule for f in findings]
 
 
-class Patterns(unittest.TestCase):
+class Patterns:
     def test_each_rule_catches_its_example_and_no_more(self):
         for rule in rules.RULES:
-            with self.subTest(rule.name):
-                self.assertIn(rule.name, names(lint.by_pattern(*rule.bad)))
-                self.assertNotIn(rule.name, names(lint.by_pattern(*rule.good)))
-                self.assertTrue(rule.reason)
+            with self.subtests.test(rule.name):
+                assert rule.name in names(lint.by_pattern(*rule.bad))
+                assert rule.name not in names(lint.by_pattern(*rule.good))
+                assert rule.reason
 
     def test_names_are_unique(self):
-        self.assertEqual(len(rules.RULES), len({rule.name for rule in rules.RULES}))
+        assert len(rules.RULES) == len({rule.name for rule in rules.RULES})
 
     def test_comments_and_strings_are_not_code(self):
         text = '// Kokkos::fence();\nconst char* s = "Kokkos::fence();";\n/* Kokkos::fence(); */\n'
-        self.assertEqual([], list(lint.by_pattern("kernels/a/a.cpp", text)))
+        assert [] == list(lint.by_pattern("kernels/a/a.cpp", text))
 
     def test_line_is_that_of_the_match(self):
         text = "int a;\n/* two\nlines */\nKokkos::fence();\n"
-        self.assertEqual([4], [f.line for f in lint.by_pattern("kernels/a/a.cpp", text) if f.rule == "fence"])
+        assert [4] == [f.line for f in lint.by_pattern("kernels/a/a.cpp", text) if f.rule == "fence"]
 
 
-class Functions(unittest.TestCase):
+class Functions:
     def found(self, text: str):
         return [(f.name, f.line, f.lines) for f in source.functions(text)]
 
@@ -41,117 +38,113 @@ class Functions(unittest.TestCase):
                 "template <class T, int N = 3>\nvoid f(T t, int x = {}) {\n  if (t) { g(); }\n}\n"
                 "class C : public B {\n public:\n  C(int a) : a_{a} {}\n  int get() const { return a_; }\n private:\n  int a_ = 0;\n};\n"
                 "}\n")
-        self.assertEqual([("f", 2, 4), ("C", 8, 1), ("get", 9, 1)], [f for f in self.found(text) if f[0]])
+        assert [("f", 2, 4), ("C", 8, 1), ("get", 9, 1)] == [f for f in self.found(text) if f[0]]
 
     def test_tables_and_enumerations_are_not_functions(self):
-        self.assertEqual([], self.found("const int a[] = {1, 2};\nenum class E { x, y };\nconst T t = make({1, 2});\n"))
+        assert [] == self.found("const int a[] = {1, 2};\nenum class E { x, y };\nconst T t = make({1, 2});\n")
 
     def test_braces_in_strings_and_characters(self):
         text = "void f() {\n  puts(\"}{\"); char c = '{'; auto r = R\"x(}})x\"; int m = 1'000;\n}\nvoid g() {\n}\n"
-        self.assertEqual([("f", 1, 3), ("g", 4, 2)], self.found(text))
+        assert [("f", 1, 3), ("g", 4, 2)] == self.found(text)
 
 
-class Checks(unittest.TestCase):
+class Checks:
     def test_long_function_and_file(self):
         long = "void f() {\n" + "  g();\n" * rules.MOST_LINES_OF_FUNCTION + "}\n"
-        self.assertEqual(["function-size"], names(lint.by_size("io/a.cpp", long)))
+        assert ["function-size"] == names(lint.by_size("io/a.cpp", long))
         fits = "void f() {\n" + "  g();\n" * (rules.MOST_LINES_OF_FUNCTION - 2) + "}\n"
-        self.assertEqual([], names(lint.by_size("io/a.cpp", fits)))
-        self.assertEqual(["file-size"], names(lint.by_size("io/a.cpp", "int a;\n" * (rules.MOST_LINES_OF_FILE + 1))))
+        assert [] == names(lint.by_size("io/a.cpp", fits))
+        assert ["file-size"] == names(lint.by_size("io/a.cpp", "int a;\n" * (rules.MOST_LINES_OF_FILE + 1)))
 
     def test_long_line(self):
-        self.assertEqual([], names(lint.by_size("io/a.cpp", "/" * rules.MOST_COLUMNS + "\n")))
-        self.assertEqual(["line-size"], names(lint.by_size("io/a.cpp", "\n" + "/" * (rules.MOST_COLUMNS + 1))))
+        assert [] == names(lint.by_size("io/a.cpp", "/" * rules.MOST_COLUMNS + "\n"))
+        assert ["line-size"] == names(lint.by_size("io/a.cpp", "\n" + "/" * (rules.MOST_COLUMNS + 1)))
 
     def test_long_training_loop(self):
         loop = "void f() { engine_.step(batch); }\n" + "int a;\n" * rules.MOST_LINES_OF_LOOP_FILE
-        self.assertEqual(["loop-size"], names(lint.by_size("app/train/loop.cpp", loop)))
+        assert ["loop-size"] == names(lint.by_size("app/train/loop.cpp", loop))
 
     def test_core_order(self):
         text = '#include "core/params/weights.hpp"\n'
-        self.assertEqual(["core-order"], names(lint.by_core_order("core/comm/a.cpp", text)))
-        self.assertEqual([], names(lint.by_core_order("core/model/a.cpp", text)))
-        self.assertEqual(["core-order"], names(lint.by_core_order("core/model/a.cpp", '#include "core/optim/adamw.hpp"\n')))
-        self.assertEqual(["core-order"], names(lint.by_core_order("core/odds/a.cpp", text)))
+        assert ["core-order"] == names(lint.by_core_order("core/comm/a.cpp", text))
+        assert [] == names(lint.by_core_order("core/model/a.cpp", text))
+        assert ["core-order"] == names(lint.by_core_order("core/model/a.cpp", '#include "core/optim/adamw.hpp"\n'))
+        assert ["core-order"] == names(lint.by_core_order("core/odds/a.cpp", text))
 
     def test_params_order(self):
         text = '#include "core/params/param_sync.hpp"\n'
-        self.assertEqual(["params-order"], names(lint.by_params_order("core/params/wires/rounded.cpp", text)))
-        self.assertEqual(["params-order"], names(lint.by_params_order("core/params/slots.hpp", text)))
-        self.assertEqual(["params-order"], names(lint.by_params_order("core/params/odds.cpp", text)))
-        self.assertEqual([], names(lint.by_params_order("core/params/param_sync_weights.cpp", text)))
-        self.assertEqual([], names(lint.by_params_order("core/step/engine.hpp", text)))
-        self.assertEqual(["params-order"], names(lint.by_params_order("core/params/planes.cpp", '#include "core/params/wires/wire.hpp"\n')))
+        assert ["params-order"] == names(lint.by_params_order("core/params/wires/rounded.cpp", text))
+        assert ["params-order"] == names(lint.by_params_order("core/params/slots.hpp", text))
+        assert ["params-order"] == names(lint.by_params_order("core/params/odds.cpp", text))
+        assert [] == names(lint.by_params_order("core/params/param_sync_weights.cpp", text))
+        assert [] == names(lint.by_params_order("core/step/engine.hpp", text))
+        assert ["params-order"] == names(lint.by_params_order("core/params/planes.cpp", '#include "core/params/wires/wire.hpp"\n'))
 
     def test_throw_between_collectives(self):
         bad = "void f() { control.agree(a); if (x) throw Error(); control.agree(b); }"
         good = "void f() { if (x) throw Error(); control.agree(a); control.agree(b); }"
-        self.assertEqual(["throw-between-collectives"], names(lint.by_throws("core/params/a.cpp", bad)))
+        assert ["throw-between-collectives"] == names(lint.by_throws("core/params/a.cpp", bad))
         collected = "void f() { control.agree(a); collect(problems, [&](int i) { if (i) throw Error(); }); control.agree(problems); }"
-        self.assertEqual([], names(lint.by_throws("core/params/a.cpp", good)))
-        self.assertEqual([], names(lint.by_throws("core/params/a.cpp", collected)))
+        assert [] == names(lint.by_throws("core/params/a.cpp", good))
+        assert [] == names(lint.by_throws("core/params/a.cpp", collected))
 
     def test_kernel_needs_reference_test_and_bench(self):
         tree = {"kernels/a/a.hpp": "void a(Stream& stream, const Tensor& x);"}
-        self.assertEqual(["kernel-reference", "kernel-test", "kernel-bench"], names(lint.by_kernel(tree)))
+        assert ["kernel-reference", "kernel-test", "kernel-bench"] == names(lint.by_kernel(tree))
         tree |= {"tests/reference/a.hpp": "", "tests/unit/kernels/a_test.cpp": "", "tests/bench/k_bench.cpp": '#include "kernels/a/a.hpp"'}
-        self.assertEqual([], names(lint.by_kernel(tree)))
+        assert [] == names(lint.by_kernel(tree))
 
     def test_header_inside_a_kernel_folder_is_no_kernel(self):
         tree = {"kernels/a/inner.hpp": "void a(Stream& stream, const Tensor& x);", "kernels/a/a.cpp": '#include "kernels/a/inner.hpp"',
                 "kernels/no_gpu.cpp": '#include "kernels/a/inner.hpp"'}
-        self.assertEqual([], names(lint.by_kernel(tree)))
+        assert [] == names(lint.by_kernel(tree))
 
     def test_folder_needs_readme(self):
-        self.assertEqual(["core/README.md", "core/data/README.md"], [f.path for f in lint.by_folder({"core/data/a.cpp": ""})])
+        assert ["core/README.md", "core/data/README.md"] == [f.path for f in lint.by_folder({"core/data/a.cpp": ""})]
         said = "# a\nb\n\nc\nd\ne\n"
-        self.assertEqual([], names(lint.by_folder({"core/data/a.cpp": "", "core/README.md": said, "core/data/README.md": said})))
-        self.assertEqual(["core/README.md"], [f.path for f in lint.by_folder({"core/README.md": "# a\n\nb\nc\nd\n"})])
+        assert [] == names(lint.by_folder({"core/data/a.cpp": "", "core/README.md": said, "core/data/README.md": said}))
+        assert ["core/README.md"] == [f.path for f in lint.by_folder({"core/README.md": "# a\n\nb\nc\nd\n"})]
 
     def test_documents_name_what_exists(self):
         tree = {"core/data/a.hpp": "class WindowsOfText { void read_all(); };", "docs/keys.md": "| `run.steps` |", "docs/README.md": ""}
         good = ("`core/data/a.hpp` `core/data` `core/data/{a,a}.hpp` `core/*/a.hpp` `core/data/a` `a.hpp` `WindowsOfText::read_all()` `read_all()` "
                 "`run.steps` `std::size_t()` `run.json` `core/<op>.hpp` `plain` [keys](docs/keys.md) [out](https://a.b/c) [up](#there)\n"
                 "    `core/gone.hpp`\n```\n`GoneType`\n```\n")
-        self.assertEqual([], list(lint.by_document(tree | {"README.md": good})))
+        assert [] == list(lint.by_document(tree | {"README.md": good}))
         for bad in ("core/gone.hpp", "core/data/{a,b}.hpp", "core/*/b.hpp", "b.hpp", "WindowsOfText::gone()", "GoneType", "gone()", "run.stops"):
-            with self.subTest(bad):
-                self.assertEqual([("README.md", 2)], [(f.path, f.line) for f in lint.by_document(tree | {"README.md": f"\nthe `{bad}`\n"})])
-        self.assertEqual(["document"], names(lint.by_document(tree | {"docs/tour.md": "[gone](gone.md)"})))
-        self.assertEqual([], names(lint.by_document(tree | {"docs/tour.md": "[keys](keys.md) [core](../core/data/a.hpp)"})))
+            with self.subtests.test(bad):
+                assert [("README.md", 2)] == [(f.path, f.line) for f in lint.by_document(tree | {"README.md": f"\nthe `{bad}`\n"})]
+        assert ["document"] == names(lint.by_document(tree | {"docs/tour.md": "[gone](gone.md)"}))
+        assert [] == names(lint.by_document(tree | {"docs/tour.md": "[keys](keys.md) [core](../core/data/a.hpp)"}))
 
     def test_sentences_of_comments_are_short(self):
         words, most = (lambda n: " ".join(["word"] * n)), prose.MOST_WORDS
         found = lambda text: [f.line for f in lint.by_prose("core/a.hpp", text)]
-        self.assertEqual([1], found(f"/// {words(most)}\n/// word.\n"))
-        self.assertEqual([1], found(f"int a;  ///< {words(most + 1)}\n"))
-        self.assertEqual([], found(f"/// {words(most)}.\n/// {words(most)}. {words(most)}\n"))
-        self.assertEqual([], found(f"/// {words(most)}\n///\n/// {words(most)}\n"))
-        self.assertEqual([], found(f"/// {words(most)}\n///   {words(most)}\n/// {words(most)}\n"))    # a list between
-        self.assertEqual([], found(f'/// {words(most)} "word word" f(x) a[i] 12.\nf("// {words(most + 1)}");\n'))
-        self.assertEqual([], list(lint.by_prose("python/a.py", f"# {words(most + 1)}\n")))
+        assert [1] == found(f"/// {words(most)}\n/// word.\n")
+        assert [1] == found(f"int a;  ///< {words(most + 1)}\n")
+        assert [] == found(f"/// {words(most)}.\n/// {words(most)}. {words(most)}\n")
+        assert [] == found(f"/// {words(most)}\n///\n/// {words(most)}\n")
+        assert [] == found(f"/// {words(most)}\n///   {words(most)}\n/// {words(most)}\n")    # a list between
+        assert [] == found(f'/// {words(most)} "word word" f(x) a[i] 12.\nf("// {words(most + 1)}");\n')
+        assert [] == list(lint.by_prose("python/a.py", f"# {words(most + 1)}\n"))
 
     def test_markdown_has_one_sentence_a_line(self):
         for wrong, right in (("One. Two\nthree.\n", "One.\nTwo three.\n"),
                              ("- One. Two\n  three.\n  1. Four. Five.\n", "- One.\n  Two three.\n  1. Four.\n     Five.\n"),
                              ("**Lead.** One. Two.\n", "**Lead.** One.\nTwo.\n"), ("\"One.\" (Two.) Three.\n", "\"One.\"\n(Two.)\nThree.\n")):
-            self.assertEqual(["prose"], names(lint.by_prose("a.md", wrong)))
-            self.assertEqual(right, prose.reflowed(wrong))
-            self.assertEqual([], names(lint.by_prose("a.md", right)))
+            assert ["prose"] == names(lint.by_prose("a.md", wrong))
+            assert right == prose.reflowed(wrong)
+            assert [] == names(lint.by_prose("a.md", right))
         for kept in ("# One. Two.\n", "| One. Two. |\n|---|\n", "```\nOne. Two\nthree\n```\n", "a\n\n    One. Two\n    three\n", "> One. Two.\n",
                      "See e.g. Two, `a. B` and [a. B](c. D) by A. Name, 1.5 of No. 7.\n", "One.  \nTwo\n", "Ends ... Not here.\n"):
-            self.assertEqual(kept, prose.reflowed(kept))
+            assert kept == prose.reflowed(kept)
 
     def test_goldens_change_with_a_reason(self):
         path, old, new = "tests/oracle/goldens/a.bin", "0" * 64, "1" * 64
         line = f"{old}  goldens/a.bin  2026-01-01 first made by a script\n"
-        self.assertEqual([], names(lint.by_goldens({path: old}, "# head\n" + line)))
+        assert [] == names(lint.by_goldens({path: old}, "# head\n" + line))
         for hashes, reasons, found in (({path: new}, line, path), ({path: old}, "", path), ({}, line, lint.REASONS),
                                        ({path: old}, line + "note\n", lint.REASONS)):
-            self.assertEqual([("golden-reason", found)], [(f.rule, f.path) for f in lint.by_goldens(hashes, reasons)])
+            assert [("golden-reason", found)] == [(f.rule, f.path) for f in lint.by_goldens(hashes, reasons)]
         without = f"{old}  goldens/a.bin  2026-01-01 \n"
-        self.assertEqual([lint.REASONS, path], [f.path for f in lint.by_goldens({path: old}, without)])
-
-
-if __name__ == "__main__":
-    unittest.main()
+        assert [lint.REASONS, path] == [f.path for f in lint.by_goldens({path: old}, without)]

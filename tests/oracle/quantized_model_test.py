@@ -1,11 +1,8 @@
 """Tests of the low-precision oracle: number formats and random numbers against published values (formats.json,
 Random123, PyTorch), the stored goldens against the oracle, and whether the goldens catch a recipe with an error.
-
-usage: quantized_model_test.py [TEST...]
 """
 import json
 import pathlib
-import unittest
 
 import numpy as np
 
@@ -44,7 +41,7 @@ def as_bytes(words):
     return [int(word, 16) for word in words]
 
 
-class Formats(unittest.TestCase):
+class Formats:
     def test_elements(self):
         for case in CASES["scalar_fp8"]:
             same(formats.E4M3.encode(number(case["x"])), [int(case["e4m3"], 16)])
@@ -71,7 +68,7 @@ class Formats(unittest.TestCase):
                 same(copy.codes.reshape(-1), as_bytes(case["data"]))
 
     def test_mx_cases_are_those_on_file(self):
-        self.assertEqual(mx_cases.cases(), json.loads(mx_cases.FILE.read_text()))
+        assert mx_cases.cases() == json.loads(mx_cases.FILE.read_text())
 
     def test_fp8_block(self):
         for case in CASES["fp8_blockwise_scale"]:
@@ -83,7 +80,7 @@ class Formats(unittest.TestCase):
                 same(formats.bits(inverse), [int(wanted["scale_inv"], 16)])
         x = np.random.default_rng(0).standard_normal((130, 200)).astype(F32)
         copy = formats.fp8_block(x, (128, 128))
-        self.assertEqual(copy.scales.shape, (2, 2))
+        assert copy.scales.shape == (2, 2)
         scale = formats.fp8_block_scale(np.abs(x[128:, 128:]).max())[0]
         same(copy.codes[128:, 128:], formats.E4M3.encode(x[128:, 128:] * scale))
 
@@ -98,7 +95,7 @@ class Formats(unittest.TestCase):
             scale = formats.fp8_block_scale(np.abs(x).max(), largest=element.largest)[0]
             same(copy.codes, element.encode(x * scale))
             same(copy.values, element.decode(copy.codes).astype(np.float64) / scale)
-            self.assertLessEqual(np.abs(copy.values - x).max(), np.abs(x).max() / (16 if element is formats.E4M3 else 8))
+            assert np.abs(copy.values - x).max() <= np.abs(x).max() / (16 if element is formats.E4M3 else 8)
 
     def test_nvfp4(self):
         for case in CASES["nvfp4"]:
@@ -117,12 +114,12 @@ class Formats(unittest.TestCase):
 
     def test_four_over_six_cases_are_those_on_file(self):
         cases = four_over_six_cases.cases()
-        self.assertEqual(cases, json.loads(four_over_six_cases.FILE.read_text()))
+        assert cases == json.loads(four_over_six_cases.FILE.read_text())
         scale = formats.E4M3.decode(np.array([[case["six"], case["four"]] for case in cases], np.uint8)).astype(np.float64)
         lost = scale * [case["errors"] for case in cases]
         ties = (lost[:, 0] == lost[:, 1]) & (lost[:, 0] > 0) & (scale[:, 0] != scale[:, 1])
-        self.assertGreater(ties.sum(), 2)
-        self.assertFalse(any(case["takes_four"] for case, tie in zip(cases, ties) if tie))
+        assert ties.sum() > 2
+        assert not any(case["takes_four"] for case, tie in zip(cases, ties) if tie)
 
     def test_four_over_six_loses_no_more_than_either(self):
         x, block = formats.bf16(np.random.default_rng(3).standard_normal((64, 64))), (1, 16)
@@ -135,7 +132,7 @@ class Formats(unittest.TestCase):
             lost.append(error.reshape(64, 4, 16).sum(axis=2))
         decided = np.abs(lost[0] - lost[1]) > 1e-4 * lost[0]  # by more than the units of errors
         same((lost[1] < lost[0])[decided], takes_four[decided])
-        self.assertTrue(0.2 < takes_four.mean() < 0.8)
+        assert 0.2 < takes_four.mean() < 0.8
         same(formats.nvfp4_46(x, block).scales, np.where(takes_four, four[0], six[0]))
 
     def test_nvfp4_tile(self):
@@ -163,7 +160,7 @@ class Formats(unittest.TestCase):
         np.testing.assert_allclose(formats.hadamard(x).T @ formats.hadamard(x), x.T @ x, atol=1e-4)
 
 
-class Draws(unittest.TestCase):
+class Draws:
     def test_philox(self):
         """The known answers of Random123."""
         for counter, key, wanted in (
@@ -175,23 +172,23 @@ class Draws(unittest.TestCase):
             same(draws.philox(words, high << 32 | low)[0], [int(word, 16) for word in wanted.split()])
 
     def test_hashes(self):
-        self.assertEqual(draws.fnv1a64(""), 0xCBF29CE484222325)
-        self.assertEqual(draws.fnv1a64("foobar"), 0x85944171F73967E8)
-        self.assertEqual(int(draws.mix64(np.uint64(draws.PHI))), 0xE220A8397B1DCDAF)  # splitmix64's first of seed 0
+        assert draws.fnv1a64("") == 0xCBF29CE484222325
+        assert draws.fnv1a64("foobar") == 0x85944171F73967E8
+        assert int(draws.mix64(np.uint64(draws.PHI))) == 0xE220A8397B1DCDAF  # splitmix64's first of seed 0
 
     def test_bytes_belong_to_elements(self):
         index = np.array([[5, 1 << 40], [21, 5]])
         found = draws.rounding_bytes(7, "layers.0.mlp.up.weight", "row", 3, index)
-        self.assertEqual(found[0, 0], found[1, 1])
+        assert found[0, 0] == found[1, 1]
         stream = int(draws.mix64(np.uint64(draws.fnv1a64("sr:layers.0.mlp.up.weight:row") + 3)))
         for where, place in np.ndenumerate(index):
             block = int(place) // 16
             counter = [block & 0xFFFFFFFF, block >> 32, stream & 0xFFFFFFFF, stream >> 32]
             random = draws.philox(np.array([counter], np.uint32), 7).astype("<u4").tobytes()
-            self.assertEqual(found[where], random[place % 16])
+            assert found[where] == random[place % 16]
 
 
-class Model(unittest.TestCase):
+class Model:
     def test_without_rounding_it_is_the_published_models(self):
         """Compares with PyTorch's loss and gradients, stored by model_goldens.py."""
         for name in ("gpt2", "llama", "mixtral", "switch"):
@@ -203,31 +200,30 @@ class Model(unittest.TestCase):
             for first in range(sequences):
                 part = slice(first, first + 1)
                 model.add(ids[part], targets[part], first, sequences)
-            self.assertAlmostEqual(model.loss, golden["loss"], 12)
-            self.assertEqual(sorted(model.gradients), sorted(t["name"] for t in golden["tensors"]))
+            assert round(abs(model.loss - golden["loss"]), 12) == 0
+            assert sorted(model.gradients) == sorted(t["name"] for t in golden["tensors"])
             for t in golden["tensors"]:
                 wanted = numbers[t["offset"]: t["offset"] + int(np.prod(t["shape"]))]
                 off = np.linalg.norm(model.gradients[t["name"]].reshape(-1) - wanted)
                 size = max(np.linalg.norm(wanted), 1e-3 * golden["grad_norm"])
-                self.assertLessEqual(off, 1e-7 * size, (name, t["name"]))
+                assert off <= 1e-7 * size, (name, t["name"])
 
 
-class Goldens(unittest.TestCase):
+class Goldens:
     def test_they_are_what_the_oracle_computes(self):
         for name, recipe in goldens.ALL:
             index, wanted = goldens.read(name, recipe)
-            self.assertEqual(index["model"], goldens.MODELS[name])
-            self.assertEqual((index["batch"], index["run_seed"], index["stretch"]),
-                             (goldens.BATCH, goldens.RUN_SEED, goldens.STRETCH[recipe]))
-            self.assertLessEqual(index["unsteadiness"], goldens.STEADY)
+            assert index["model"] == goldens.MODELS[name]
+            assert (index["batch"], index["run_seed"], index["stretch"]) == (goldens.BATCH, goldens.RUN_SEED, goldens.STRETCH[recipe])
+            assert index["unsteadiness"] <= goldens.STEADY
             model = goldens.compute(name, recipe, index["seed"])
-            self.assertAlmostEqual(model.loss, index["loss"], 9)
-            self.assertEqual(sorted(model.gradients), sorted(wanted))
+            assert round(abs(model.loss - index["loss"]), 9) == 0
+            assert sorted(model.gradients) == sorted(wanted)
             worst = np.max(list(goldens.errors(model.gradients, wanted).values()))
-            self.assertLessEqual(worst, 1e-3, (name, recipe))  # they are stored in fp16
+            assert worst <= 1e-3, (name, recipe)  # they are stored in fp16
             for tensor in index["tensors"]:
                 norm = np.linalg.norm(wanted[tensor["name"]])
-                self.assertAlmostEqual(norm / tensor["norm"], 1, 3)
+                assert round(abs(norm / tensor["norm"] - 1), 3) == 0
 
     def worst(self, name, recipe, spoil):
         index, wanted = goldens.read(name, recipe)
@@ -237,13 +233,13 @@ class Goldens(unittest.TestCase):
         return np.max(list(goldens.errors(goldens.step(model, index["seed"]).gradients, wanted).values()))
 
     def told_apart(self, name, recipe, what, spoil):
-        self.assertGreater(self.worst(name, recipe, spoil), goldens.GRADIENT_LIMIT, (name, recipe, what))
+        assert self.worst(name, recipe, spoil) > goldens.GRADIENT_LIMIT, (name, recipe, what)
 
     def test_a_factor_that_is_not_quantized_shows(self):
         kinds = [f"{factor}_{side}" for factor in ("weight", "activation", "gradient")
                  for side in ("rowwise", "columnwise")]
         for name, recipe in goldens.ALL:
-            self.assertLessEqual(self.worst(name, recipe, lambda q: None), 1e-3)
+            assert self.worst(name, recipe, lambda q: None) <= 1e-3
             own = low_precision.RECIPES[recipe](0, 0)
             for kind in kinds:
                 if isinstance(getattr(own, kind).__self__, low_precision.Exact):
@@ -312,7 +308,3 @@ def as_it_is(q, kind):
         x = formats.hadamard(x.astype(F32)).astype(np.float64) if rotated else x
         return formats.Copy(None, None, x / float(copy.amax * copy.tensor_step), copy.amax, copy.tensor_step)
     return factor
-
-
-if __name__ == "__main__":
-    unittest.main(verbosity=2)

@@ -1,8 +1,6 @@
 """Training and evaluation on answers alone (data.loss_mask) and within documents (data.documents: apart): equal on any number of
 ranks and micro-batches and after a resume, no NaN where a batch has no answer; what cannot be done is refused. And choosing
 among steps: checkpoint.keep_best, run.stop_after.
-
-usage: answers_test.py TESSERA MPIEXEC
 """
 import array
 import json
@@ -30,9 +28,9 @@ ANSWER, BEGINS = 1, 2
 
 
 class Answers(runs.Runs):
-    def setUp(self):
-        super().setUp()
-        self.draws = random.Random(self.id())
+    def setup_method(self):
+        super().setup_method()
+        self.draws = random.Random(self.name)
 
     def corpus(self, name, tokens, marks=None):
         """Writes a token file, and its marks unless they are None."""
@@ -59,7 +57,7 @@ class Answers(runs.Runs):
     def deck(self, micro=1, position="rotary", **changes):
         text = DECK.replace("MICRO", str(micro)).replace("POSITION", position)
         for before, after in changes.values():
-            self.assertIn(before, text)
+            assert before in text
             text = text.replace(before, after)
         return self.write("deck.yaml", text)
 
@@ -67,9 +65,9 @@ class Answers(runs.Runs):
         return [(row["loss"], row.get("eval_loss"), row["grad_norm"], row.get("targets")) for row in self.json_lines(directory, "metrics.jsonl")]
 
     def call(self, code, *arguments):
-        done = subprocess.run([runs.TESSERA, *arguments], cwd=self.folder, capture_output=True, text=True, check=False, timeout=runs.PATIENCE,
+        done = subprocess.run([self.tessera, *arguments], cwd=self.folder, capture_output=True, text=True, check=False, timeout=runs.PATIENCE,
                               env={**os.environ, "OMP_NUM_THREADS": "1"})
-        self.assertEqual(done.returncode, code, (arguments, done.stdout[-500:], done.stderr))
+        assert done.returncode == code, (arguments, done.stdout[-500:], done.stderr)
         return done.stdout if code == 0 else done.stderr
 
     def final_digest(self, directory):
@@ -91,10 +89,10 @@ class Equal(Answers):
                 self.train(0, ranks, deck, *settings)
                 found = self.results(directory), self.final_digest(directory)
                 wanted = wanted or found
-                self.assertEqual(found, wanted, (position, ranks))
+                assert found == wanted, (position, ranks)
             for ranks in (1, 4):
                 out, _ = self.run_to_its_end(0, ranks, "eval", deck, "--checkpoint", f"run-{position}-1", "--json")
-                self.assertEqual(json.loads(out)["eval_loss"], wanted[0][-1][1])
+                assert json.loads(out)["eval_loss"] == wanted[0][-1][1]
 
     def test_the_size_of_micro_batches_changes_rounding_alone(self):
         self.chats("train_0", 80, answers=0.1)  # so that micro-batches differ much in their answers
@@ -105,9 +103,9 @@ class Equal(Answers):
             found = self.results(f"run{micro}")
             first = first or found
             for ours, theirs in zip(found, first):
-                self.assertEqual(ours[3], theirs[3])
+                assert ours[3] == theirs[3]
                 for a, b in zip(ours[:3], theirs[:3]):
-                    self.assertTrue(a is b is None or math.isclose(a, b, rel_tol=3e-3), (micro, ours, theirs))
+                    assert a is b is None or math.isclose(a, b, rel_tol=3e-3), (micro, ours, theirs)
 
     def test_loss_and_gradient_are_means_over_answers(self):
         """A batch with answers in some windows alone is the batch of these windows, of which every token is one."""
@@ -124,9 +122,9 @@ class Equal(Answers):
             self.train(0, 1, self.deck(1, **changes), "--set", f"checkpoint.dir=whole{answered}", "--set", f"batch.global={answered}",
                        "--set", "data.loss_mask=false")
             masked, whole = self.results(f"masked{answered}")[0], self.results(f"whole{answered}")[0]
-            self.assertEqual(masked[3], end)
+            assert masked[3] == end
             for ours, theirs in zip(masked[:3:2], whole[:3:2]):
-                self.assertTrue(math.isclose(ours, theirs, rel_tol=1e-3), (answered, masked, whole))
+                assert math.isclose(ours, theirs, rel_tol=1e-3), (answered, masked, whole)
 
     def test_a_batch_without_an_answer_changes_nothing_but_decay(self):
         tokens, marks = self.chats("train_0", 120)
@@ -137,11 +135,11 @@ class Equal(Answers):
         deck = self.deck(1, shuffle=("loss_mask: true", "shuffle: false, loss_mask: true"))
         for ranks in (1, 3):
             self.train(0, ranks, deck, "--set", f"checkpoint.dir=run{ranks}")
-        self.assertEqual(self.results("run1"), self.results("run3"))
+        assert self.results("run1") == self.results("run3")
         loss, _, norm, targets = self.results("run1")[0]
-        self.assertEqual((loss, norm, targets), (0, 0, 0))
+        assert (loss, norm, targets) == (0, 0, 0)
         for loss, _, norm, targets in self.results("run1")[1:]:
-            self.assertTrue(loss > 0 and norm > 0 and targets > 0)
+            assert loss > 0 and norm > 0 and targets > 0
 
     def test_what_is_no_answer_has_no_effect_as_a_target(self):
         """With documents of one token nothing is seen of others, so that words that are neither answers nor their neighbours before
@@ -153,10 +151,10 @@ class Equal(Answers):
         deck = self.deck()
         self.train(0, 1, deck, "--set", "checkpoint.dir=before")
         changed = [token if marks[i] & ANSWER or (i + 1 < len(marks) and marks[i + 1] & ANSWER) else 63 - token for i, token in enumerate(tokens)]
-        self.assertNotEqual(changed, tokens)
+        assert changed != tokens
         self.corpus("train_0", changed, marks)
         self.train(0, 1, deck, "--set", "checkpoint.dir=behind")
-        self.assertEqual(self.results("before"), self.results("behind"))
+        assert self.results("before") == self.results("behind")
 
     def test_documents_of_text_are_files(self):
         draws, text = self.draws, lambda size: "".join(self.draws.choices("abcdef \n", k=size))
@@ -168,14 +166,14 @@ class Equal(Answers):
         deck = self.write("deck.yaml", plain.replace("MICRO", "2").replace("POSITION", "rotary"))
         self.train(0, 1, deck)
         self.train(0, 1, deck, "--set", "data.documents=joined", "--set", "checkpoint.dir=joined")
-        self.assertNotEqual(self.results("run"), self.results("joined"))
+        assert self.results("run") != self.results("joined")
         # The same bytes in one file are one document, and equal to documents joined.
         for i in range(1, 30):
             os.remove(self.path(f"f{i:02}.txt"))
         self.write("f00.txt", "".join(files))
         self.train(0, 1, deck, "--set", "checkpoint.dir=one")
         for ours, theirs in zip(self.results("one"), self.results("joined")):
-            self.assertTrue(math.isclose(ours[0], theirs[0], rel_tol=1e-3), (ours, theirs))
+            assert math.isclose(ours[0], theirs[0], rel_tol=1e-3), (ours, theirs)
 
 
 class Refused(Answers):
@@ -185,25 +183,25 @@ class Refused(Answers):
         deck = self.deck()
         self.call(0, "validate", deck)
         os.remove(self.path("train_0.marks"))
-        self.assertIn("train_0.marks is not there, and data.loss_mask needs it", self.call(5, "validate", deck))
+        assert "train_0.marks is not there, and data.loss_mask needs it" in self.call(5, "validate", deck)
         self.corpus("train_0", tokens, marks[:-1])
-        self.assertRegex(self.call(5, "validate", deck), r"train_0\.marks: promises \d+ marks and holds \d+")
+        assert re.search(r"train_0\.marks: promises \d+ marks and holds \d+", self.call(5, "validate", deck))
         self.corpus("train_0", tokens, marks)
         with open(self.path("train_0.marks"), "rb") as file:
             held = file.read()
         self.corpus("train_0", tokens[::-1])
-        self.assertIn("was made for other tokens than", self.call(5, "validate", deck))
+        assert "was made for other tokens than" in self.call(5, "validate", deck)
         with open(self.path("train_0.marks"), "wb") as file:
             file.write(held[:500])
-        self.assertIn("is no file of marks", self.call(5, "validate", deck))
+        assert "is no file of marks" in self.call(5, "validate", deck)
 
     def test_nothing_to_learn_or_to_evaluate(self):
         tokens, marks = self.chats("train_0", 60)
         self.chats("val", 30, answers=0)
-        self.assertIn("evaluated windows holds an answer", self.call(5, "validate", self.deck()))
+        assert "evaluated windows holds an answer" in self.call(5, "validate", self.deck())
         self.chats("val", 30)
         self.corpus("train_0", tokens, [mark & BEGINS for mark in marks])
-        self.assertIn("no window for training holds an answer", self.call(5, "validate", self.deck()))
+        assert "no window for training holds an answer" in self.call(5, "validate", self.deck())
 
     def test_documents_without_a_mark(self):
         tokens, _ = self.chats("train_0", 60)
@@ -211,11 +209,11 @@ class Refused(Answers):
         self.chats("val", 30)
         os.remove(self.path("val.marks"))
         deck = self.deck(mask=("loss_mask: true, ", ""))
-        self.assertIn("nothing says where documents begin", self.call(3, "validate", deck))
+        assert "nothing says where documents begin" in self.call(3, "validate", deck)
         self.corpus("train_1", tokens, [0] * len(tokens))
-        self.assertIn("has marks of documents beside it, and", self.call(5, "validate", deck))
+        assert "has marks of documents beside it, and" in self.call(5, "validate", deck)
         text = self.write("text.yaml", self.read("deck.yaml").replace("kind: tokens", "kind: text, loss_mask: true").replace(", vocab: 64", ""))
-        self.assertIn("data.loss_mask: needs data.kind tokens", self.call(3, "validate", text))
+        assert "data.loss_mask: needs data.kind tokens" in self.call(3, "validate", text)
 
     def test_a_resume_with_other_marks_is_refused(self):
         tokens, marks = self.chats("train_0", 60)
@@ -224,7 +222,7 @@ class Refused(Answers):
         self.train(75, 1, deck, "--stop-at", "2")
         self.corpus("train_0", tokens, [mark ^ ANSWER for mark in marks])
         _, err = self.train(5, 1, deck)
-        self.assertIn("corpus", err)
+        assert "corpus" in err
 
 
 class Chosen(Answers):
@@ -237,25 +235,21 @@ class Chosen(Answers):
         rows = self.json_lines("whole", "metrics.jsonl")
         losses = [row["eval_loss"] for row in rows]
         best = min(range(len(losses)), key=losses.__getitem__)
-        self.assertEqual(len(losses), best + 4)  # three evaluations after it
-        self.assertLess(len(losses), 60)
+        assert len(losses) == best + 4  # three evaluations after it
+        assert len(losses) < 60
         folders = sorted(name for name in os.listdir(self.path("whole")) if name.startswith("step_"))
-        self.assertIn(f"step_{best + 1:08}", folders)
-        self.assertIn(f"step_{len(losses):08}", folders)
-        self.assertLessEqual(len(folders), 3)
+        assert f"step_{best + 1:08}" in folders
+        assert f"step_{len(losses):08}" in folders
+        assert len(folders) <= 3
         again, _ = self.train(0, 1, deck, "--set", "run.stop_after=3", "--set", "checkpoint.dir=whole")
-        self.assertIn("3 evaluations in a row without a lower loss than after step", again)
+        assert "3 evaluations in a row without a lower loss than after step" in again
         # In parts, and on other ranks, the same step is chosen.
         for stop in (best // 2 + 1, best + 2):
             self.train(75, 1, deck, "--set", "run.stop_after=3", "--set", "checkpoint.dir=parts", "--stop-at", str(stop))
         out, _ = self.train(0, 3, deck, "--set", "run.stop_after=3", "--set", "checkpoint.dir=parts")
-        self.assertEqual([row["eval_loss"] for row in self.json_lines("parts", "metrics.jsonl")], losses)
-        self.assertIn(f"step_{best + 1:08}", os.listdir(self.path("parts")))
-        self.assertIn(f"done after step {len(losses)} of 60", out)
+        assert [row["eval_loss"] for row in self.json_lines("parts", "metrics.jsonl")] == losses
+        assert f"step_{best + 1:08}" in os.listdir(self.path("parts"))
+        assert f"done after step {len(losses)} of 60" in out
         # With more patience the run goes on.
         self.train(0, 1, deck, "--set", "run.stop_after=0", "--set", "run.steps=60", "--set", "checkpoint.dir=parts")
-        self.assertEqual(len(self.json_lines("parts", "metrics.jsonl")), 60)
-
-
-if __name__ == "__main__":
-    runs.main()
+        assert len(self.json_lines("parts", "metrics.jsonl")) == 60

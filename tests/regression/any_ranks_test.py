@@ -2,7 +2,6 @@
 equal on 1 to 6 ranks, for every recipe, way to hold weights, sharding, sharding group, model, rule, overlap, recomputation and
 wire of gradients, with faults, and through restarts on other numbers of ranks.
 
-usage: any_ranks_test.py TESSERA MPIEXEC [AnyRanks.test_RECIPE...]
 
 Tries cases in which any two settings of any two kinds meet. With TESSERA_MATRIX=whole every setting of ranks, recipe,
 model and sharding meets every other, and the other kinds take turns; TESSERA_MATRIX_JOBS of them side by side.
@@ -18,6 +17,8 @@ import typing
 
 import h5py
 import numpy
+import pytest
+
 import runs
 
 WHOLE = os.environ.get("TESSERA_MATRIX") == "whole"
@@ -148,9 +149,12 @@ def every_pair():
             yield best
 
 
+CASES = list(whole() if WHOLE else every_pair())
+
+
 class AnyRanks(runs.Runs):
-    def setUp(self):
-        super().setUp()
+    def setup_method(self):
+        super().setup_method()
         self.made, self.lock, self.numbers = {}, threading.Lock(), itertools.count()
 
     def run_of(self, name, recipe, model, ranks, *settings, code=0, fault="", arguments=()):
@@ -201,18 +205,22 @@ class AnyRanks(runs.Runs):
         if case.recipe not in ("bf16", "fp32"):
             settings.append(f"precision.primary_weights={case.held}")
         found = self.run_of(name, case.recipe, case.model, case.ranks, *settings, fault=self.fault(case))
-        self.assertEqual(len(found), STEPS)
+        assert len(found) == STEPS
         for expected, row in zip(rows, found):
             for key in CORE:
-                self.assertEqual(expected[key], row[key], (case, "step", row["step"], key))
+                assert expected[key] == row[key], (case, "step", row["step"], key)
         losses, digests = self.outcome(name)
-        self.assertEqual(losses, outcome[0], case)
-        self.assertEqual(digests, outcome[1], case)
-        self.assertTrue(len(losses) == STEPS and len(digests) > 1, "what is not compared shows nothing")
-        self.assertNotEqual(rows[0]["masters"], rows[-1]["masters"], "a run that learns nothing shows nothing")
+        assert losses == outcome[0], case
+        assert digests == outcome[1], case
+        assert len(losses) == STEPS and len(digests) > 1, "what is not compared shows nothing"
+        assert rows[0]["masters"] != rows[-1]["masters"], "a run that learns nothing shows nothing"
 
     def check_all(self, cases):
-        self.assertGreater(self.check_each(self.check, cases, JOBS, WHOLE), 4)
+        assert self.check_each(self.check, cases, JOBS, WHOLE) > 4
+
+    @pytest.mark.parametrize("recipe", KINDS.recipe)
+    def test_bits(self, recipe):
+        self.check_all(runs.part_of(case for case in CASES if case.recipe == recipe))
 
     def test_sharding_groups(self):
         self.check_all(GROUPED)
@@ -222,7 +230,7 @@ class AnyRanks(runs.Runs):
         outcomes = {case.shared(): self.alone(case)[0][0]["gradients"] for case in WIRED}
         for (recipe, model, rule, event, wire), gradients in outcomes.items():
             case = Case(1, recipe, model, "optimizer", "bf16", rule, event, "true", "true", "none")
-            self.assertNotEqual(gradients, self.alone(case)[0][0]["gradients"], f"wire {wire} changes nothing of {model}")
+            assert gradients != self.alone(case)[0][0]["gradients"], f"wire {wire} changes nothing of {model}"
 
     def test_biases_follow_the_load(self):
         """Each expert's slots of a step are counted alike for any ranks, micro-batches, shardings, expert groups and layouts: from
@@ -232,17 +240,17 @@ class AnyRanks(runs.Runs):
             self.run_of(name, "fp32", "deep", ranks, "reduce.order=rank", "batch.global=12", f"run.steps={steps}", *settings, fault=fault)
             with h5py.File(self.path(name, f"step_{steps:08}", "model.h5")) as file:
                 bias = file["model/layers.1.moe.router.bias"]
-                self.assertEqual((bias.attrs["role"], bias.attrs["axes"], bias.dtype), (b"router_bias", b"expert", "float32"))
+                assert (bias.attrs["role"], bias.attrs["axes"], bias.dtype) == (b"router_bias", b"expert", "float32")
                 return bias[:].tolist()
         alone = biases(0, 1)
-        self.assertEqual({abs(b) for b in alone} - {0}, {float(numpy.float32(0.01))})
-        self.assertGreater(len(set(alone)), 1)
+        assert {abs(b) for b in alone} - {0} == {float(numpy.float32(0.01))}
+        assert len(set(alone)) > 1
         ways = [(1, "batch.micro=4"), (2, "batch.micro=2"), (2, "batch.micro=2", "sharding=full"), (2, "parallel.expert=2"), (3, "batch.micro=4"),
                 (4, "batch.micro=1", "model.moe.weights=discrete"), (4, "parallel.expert=4", "recompute.mode=full")]
         for number, (ranks, *settings) in enumerate(ways, 1):
-            self.assertEqual(biases(number, ranks, *settings), alone, (ranks, settings))
-        self.assertEqual(biases(90, 2, fault="step1:0:nan"), [0] * len(alone))
-        self.assertEqual(biases(91, 2, steps=2, fault="step2:all:redo"), biases(92, 2, steps=2))
+            assert biases(number, ranks, *settings) == alone, (ranks, settings)
+        assert biases(90, 2, fault="step1:0:nan") == [0] * len(alone)
+        assert biases(91, 2, steps=2, fault="step2:all:redo") == biases(92, 2, steps=2)
 
     def test_a_trace_tells_the_first_difference(self):
         """Traces of other ranks are equal; of other weights, from the first step; of a fault, from its step. The chain of a
@@ -253,14 +261,14 @@ class AnyRanks(runs.Runs):
             self.run_of(name, "fp8_block", "single", ranks, *settings, fault=fault)
             traces[name], = (self.path(entry) for entry in os.listdir(self.folder) if entry.startswith(name + ".") and entry.endswith(".jsonl"))
         compare = lambda a, b, code: json.loads(self.out_of(code, "compare", "--trace", traces[a], traces[b], "--json"))
-        self.assertEqual(compare("a", "b", 0), {"equal": True, "first": 1, "last": STEPS})
-        self.assertEqual(compare("a", "c", 1)["difference"]["step"], 1)
+        assert compare("a", "b", 0) == {"equal": True, "first": 1, "last": STEPS}
+        assert compare("a", "c", 1)["difference"]["step"] == 1
         found = compare("a", "d", 1)["difference"]
-        self.assertEqual((found["step"], found["stage"]), (FAULTY, "gradient"))
+        assert (found["step"], found["stage"]) == (FAULTY, "gradient")
         with open(traces["a"]) as file:
             chains = {row["step"]: row["chain"] for row in map(json.loads, file)}
-        self.assertEqual(self.tool(0, "inspect", self.path("b", "step_00000004"))["chain"], chains[5])
-        self.assertEqual(len(set(chains.values())), STEPS)
+        assert self.tool(0, "inspect", self.path("b", "step_00000004"))["chain"] == chains[5]
+        assert len(set(chains.values())) == STEPS
 
     def test_an_audit_finds_what_differs(self):
         """Steps made again on other ranks equal those of the run, also behind a restart; a log or a checkpoint of which
@@ -269,8 +277,8 @@ class AnyRanks(runs.Runs):
         self.run_of("run", "nvfp4", "single", 3)
         audit = lambda code, ranks, *more: json.loads(self.out_of(code, "audit", self.path("run"), *more, "--json", ranks=ranks))
         found = audit(0, 4)
-        self.assertEqual([(row["step"], row["equal"]) for row in found["steps"]], [(3, True), (4, True), (5, True)])
-        self.assertEqual([row["step"] for row in audit(0, 1, "--from", "0", "--to", "3")["steps"]], [2, 3])
+        assert [(row["step"], row["equal"]) for row in found["steps"]] == [(3, True), (4, True), (5, True)]
+        assert [row["step"] for row in audit(0, 1, "--from", "0", "--to", "3")["steps"]] == [2, 3]
         self.out_of(5, "audit", self.path("run"), "--from", "1")
         other = self.path("run", "metrics.jsonl")
         rows = self.read("run", "metrics.jsonl").splitlines()
@@ -278,10 +286,10 @@ class AnyRanks(runs.Runs):
         row["loss"] += 0.0001
         self.write(other, "\n".join([*rows[:3], json.dumps(row), rows[4]]) + "\n")
         found = audit(0, 2, "--from", "3")
-        self.assertIn("the loss of step 4", found["steps"][-1]["log"])
+        assert "the loss of step 4" in found["steps"][-1]["log"]
         # Other bits from the start on: an audit with another rate is that of another run.
         found = audit(1, 2, "--set", "optimizer.lr=0.011")
-        self.assertEqual((found["equal"], found["steps"][0]["step"]), (False, 3))
+        assert (found["equal"], found["steps"][0]["step"]) == (False, 3)
 
     def test_restarts_on_other_ranks(self):
         """Plans of stops, each start on another number of ranks in other sharding groups, single and discrete layouts in turn."""
@@ -298,16 +306,7 @@ class AnyRanks(runs.Runs):
                 group = draw.choice(["all", *(n for n in (1, 2, 3) if ranks % n == 0)])
                 found += self.run_of(name, recipe, weights, ranks, f"sharding={sharding}", f"parallel.sharding_group={group}",
                                      code=75 if stop else 0, arguments=("--stop-at", str(stop)) if stop else ())
-            self.assertEqual(found, rows, (recipe, stops))
+            assert found == rows, (recipe, stops)
             losses, digests = self.outcome(name)
             last = max(digests)
-            self.assertEqual(digests[last], self.outcome(f"whole{plan}")[1][last], (recipe, stops))
-
-
-CASES = list(whole() if WHOLE else every_pair())
-for one in KINDS.recipe:
-    setattr(AnyRanks, "test_" + one,
-            lambda self, one=one: self.check_all(runs.part_of(case for case in CASES if case.recipe == one)))
-
-if __name__ == "__main__":
-    runs.main()
+            assert digests[last] == self.outcome(f"whole{plan}")[1][last], (recipe, stops)

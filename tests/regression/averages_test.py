@@ -1,7 +1,5 @@
 """Moving averages of weights (optimizer.ema) from outside: made again in numpy from a run's checkpoints, equal through a resume on
 other ranks, evaluated, exported and generated from; and what is refused.
-
-usage: averages_test.py TESSERA MPIEXEC
 """
 import json
 import os
@@ -16,8 +14,8 @@ import runs
 class Averages(runs.Runs):
     decay = 0.75
 
-    def setUp(self):
-        super().setUp()
+    def setup_method(self):
+        super().setup_method()
         self.settings = ("--set", f"optimizer.ema={self.decay}", "--set", "eval.every_steps=2", "--set", "checkpoint.every_steps=1",
                          "--set", "checkpoint.keep_last=99", "--set", "run.steps=6")
 
@@ -43,12 +41,12 @@ class Made(Averages):
             before = None
             for step in range(1, 7):
                 masters, averages = (self.tensors(f"run-{weights}/step_{step:08}", slot) for slot in ("model", "ema"))
-                self.assertEqual(set(masters), set(averages))
+                assert set(masters) == set(averages)
                 if before:
                     for name, master in masters.items():
                         made = before[name] + np.float32(1 - self.decay) * (master - before[name])
                         np.testing.assert_array_equal(made, averages[name], name)
-                        self.assertTrue(np.any(master != averages[name]) or not np.any(master), name)
+                        assert np.any(master != averages[name]) or not np.any(master), name
                 before = averages
 
     def test_a_resume_on_other_ranks_and_the_digest(self):
@@ -57,12 +55,12 @@ class Made(Averages):
         self.train(0, 1, deck, *any_ranks)
         self.train(75, 3, deck, *any_ranks, "--set", "checkpoint.dir=parts", "--stop-at", "3")
         self.train(0, 2, deck, *any_ranks, "--set", "checkpoint.dir=parts", "--set", "sharding=full")
-        self.assertEqual(self.rows_of("run"), self.rows_of("parts"))
-        self.assertEqual(self.final("run"), self.final("parts"))
+        assert self.rows_of("run") == self.rows_of("parts")
+        assert self.final("run") == self.final("parts")
         self.train(0, 1, deck, *any_ranks, "--set", "optimizer.ema=0.5", "--set", "checkpoint.dir=other")
-        self.assertNotEqual(self.final("run"), self.final("other"), "averages are part of the state")
+        assert self.final("run") != self.final("other"), "averages are part of the state"
         _, err = self.train(3, 1, deck, *any_ranks, "--set", "optimizer.ema=0.9")
-        self.assertIn("optimizer.ema", err)
+        assert "optimizer.ema" in err
 
 
 class Used(Averages):
@@ -71,25 +69,25 @@ class Used(Averages):
         self.train(0, 2, deck, *self.settings)
         self.train(0, 2, deck, *self.settings, "--set", "eval.weights=trained", "--set", "checkpoint.dir=trained")
         ours, theirs = self.rows_of("run"), self.rows_of("trained")
-        self.assertEqual([row[::2] for row in ours], [row[::2] for row in theirs], "what is evaluated changes no step")
+        assert [row[::2] for row in ours] == [row[::2] for row in theirs], "what is evaluated changes no step"
         last = {"run": ours[-1][1], "trained": theirs[-1][1]}
-        self.assertNotEqual(last["run"], last["trained"])
+        assert last["run"] != last["trained"]
         checkpoint = ("--checkpoint", "run/step_00000006")
-        self.assertEqual(self.evaluate(deck, *checkpoint, "--ema")["eval_loss"], last["run"])
-        self.assertEqual(self.evaluate(deck, *checkpoint, "--ema")["weights"], "ema")
-        self.assertEqual(self.evaluate(deck, *checkpoint)["eval_loss"], last["trained"])
+        assert self.evaluate(deck, *checkpoint, "--ema")["eval_loss"] == last["run"]
+        assert self.evaluate(deck, *checkpoint, "--ema")["weights"] == "ema"
+        assert self.evaluate(deck, *checkpoint)["eval_loss"] == last["trained"]
         # As a checkpoint of their own, in another layout of experts, and as a folder of Hugging Face.
         self.tool(0, "convert", "run", "averages", "--ema", "--experts", "discrete")
         self.tool(0, "convert", "run", "plain", "--weights-only", "--experts", "discrete")
-        self.assertEqual(self.evaluate(deck, "--checkpoint", "averages")["eval_loss"], last["run"])
-        self.assertEqual(self.evaluate(deck, "--checkpoint", "plain")["eval_loss"], last["trained"])
-        self.assertFalse(os.path.exists(self.path("averages", "optimizer.h5")))
+        assert self.evaluate(deck, "--checkpoint", "averages")["eval_loss"] == last["run"]
+        assert self.evaluate(deck, "--checkpoint", "plain")["eval_loss"] == last["trained"]
+        assert not os.path.exists(self.path("averages", "optimizer.h5"))
         prompt = ("--prompt", "the ", "--tokens", "20", "--temperature", "0")
         texts = {name: self.run_to_its_end(0, ranks, "generate", *arguments, *prompt)[0]
                  for name, ranks, arguments in (("ema", 1, ("run", "--ema")), ("ema of 2", 2, ("run", "--ema")), ("copy", 1, ("averages",)),
                                                 ("plain", 1, ("plain",)), ("trained", 1, ("run",)))}
-        self.assertEqual(len({texts["ema"], texts["ema of 2"], texts["copy"]}), 1, texts)
-        self.assertEqual(texts["plain"], texts["trained"])
+        assert len({texts["ema"], texts["ema of 2"], texts["copy"]}) == 1, texts
+        assert texts["plain"] == texts["trained"]
         # A run may begin with them.
         self.train(0, 1, deck, "--set", "checkpoint.dir=begun", "--set", "checkpoint.init_from=averages", "--set", "run.steps=0")
         begun, averages = self.tensors("begun/step_00000000", "model"), self.tensors("run/step_00000006", "ema")
@@ -101,12 +99,8 @@ class Used(Averages):
         self.train(0, 1, deck, "--set", "run.steps=1")
         for verb, arguments in (("eval", (deck, "--checkpoint", "run", "--ema")), ("generate", ("run", "--ema", "--prompt", "the"))):
             _, err = self.run_to_its_end(5, 2, verb, *arguments)
-            self.assertEqual(err.count("holds no averages of weights: its run had no optimizer.ema"), 1, err)
-        self.assertIn("holds no averages", self.tool(5, "convert", "run", "out", "--ema"))
-        self.assertFalse(os.path.exists(self.path("out")))
+            assert err.count("holds no averages of weights: its run had no optimizer.ema") == 1, err
+        assert "holds no averages" in self.tool(5, "convert", "run", "out", "--ema")
+        assert not os.path.exists(self.path("out"))
         _, err = self.train(3, 1, deck, "--set", "eval.weights=ema", "--set", "checkpoint.dir=new")
-        self.assertIn("eval.weights: is ema, and no averages are kept", err)
-
-
-if __name__ == "__main__":
-    runs.main()
+        assert "eval.weights: is ema, and no averages are kept" in err

@@ -1,6 +1,4 @@
 """Invalid checkpoints, and checkpoints of other runs: a message that names the path, the right exit code, and no file changed.
-
-usage: bad_checkpoints_test.py TESSERA MPIEXEC
 """
 import hashlib
 import json
@@ -13,8 +11,8 @@ STEP = "step_00000002"
 
 
 class BadCheckpoints(runs.Runs):
-    def setUp(self):
-        super().setUp()
+    def setup_method(self):
+        super().setup_method()
         self.train(75, 2, self.deck("a"), "--stop-at", "2")
         self.own = self.deck("a")
 
@@ -30,17 +28,17 @@ class BadCheckpoints(runs.Runs):
         return found
 
     def refused(self, code, words, verb, *arguments, ranks=1):
-        with self.subTest(verb=verb, arguments=arguments):
+        with self.subtests.test(verb=verb, arguments=arguments):
             before = self.files()
             if verb in ("train", "eval"):
                 out, err = self.run_to_its_end(code, ranks, verb, *arguments)
-                self.assertEqual(out, "")
+                assert out == ""
             else:
                 told = self.tool(code, verb, *arguments)
                 err = told if isinstance(told, str) else "\n".join(told["failures"])
             for word in words:
-                self.assertIn(word, err)
-            self.assertEqual(self.files(), before)
+                assert word in err
+            assert self.files() == before
 
     def everywhere(self, path, words):
         """Checks that every verb that reads the path refuses it."""
@@ -74,7 +72,7 @@ class BadCheckpoints(runs.Runs):
             self.write(f"begun-{left}/{left}", "")
             self.everywhere(f"begun-{left}", [f"begun-{left}: is a run directory without a saved step"])
         self.refused(5, ["is neither"], "ls", "corpus.txt")
-        self.assertEqual(self.tool(0, "ls", "empty"), [])
+        assert self.tool(0, "ls", "empty") == []
 
     def test_future_versions(self):
         for name, version in (("next", [1, 99]), ("later", [2, 0])):
@@ -122,7 +120,3 @@ class BadCheckpoints(runs.Runs):
                 self.refused(5, ["exists already"], "convert", "a", path, "--to", target)
         self.refused(4, ["nodir/out: cannot be made"], "convert", "a", "nodir/out")
         self.refused(2, ["DST: is empty"], "convert", "a", "")
-
-
-if __name__ == "__main__":
-    runs.main()

@@ -1,10 +1,9 @@
 """Changes of a resumed run by --allow-change, and steps that are skipped as spikes.
-
-usage: changes_test.py TESSERA MPIEXEC
 """
 import json
 import math
 import os
+import re
 import shutil
 import subprocess
 
@@ -34,36 +33,34 @@ class Changes(runs.Runs):
     def test_a_decay_branches_off_a_constant_run(self):
         self.base("--set", "optimizer.schedule=constant")
         _, err = self.go(2, "branch", "--set", "optimizer.schedule=wsd", "--allow-change", "optimizer.shedule")
-        self.assertIn("did you mean optimizer.schedule?", err)
+        assert "did you mean optimizer.schedule?" in err
         wsd = ["--set", "optimizer.schedule=wsd", "--set", "optimizer.decay_steps=4", "--set", "run.steps=12"]
         _, err = self.go(3, "branch", *wsd)
         for key in ("optimizer.schedule", "optimizer.decay_steps", "run.steps"):
-            self.assertIn(f"unless `train --allow-change {key}` lets it change", err)
-        self.assertFalse(os.path.exists(self.path("branch")))
+            assert f"unless `train --allow-change {key}` lets it change" in err
+        assert not os.path.exists(self.path("branch"))
         _, err = self.go(3, "branch", *wsd, "--allow-change", "run.steps")
-        self.assertNotIn("--allow-change run.steps", err)
-        self.assertIn("--allow-change optimizer.schedule", err)
+        assert "--allow-change run.steps" not in err
+        assert "--allow-change optimizer.schedule" in err
         allowed = ["--allow-change", "run.steps,optimizer.schedule", "--allow-change", "optimizer.decay_steps"]
         out, _ = self.go(75, "branch", *wsd, *allowed, "--stop-at", "10")
-        self.assertIn("changed after step 8:", out)
-        self.assertIn("learning rate: step 9 has 0.0075, and had 0.01 before the change; the last one, 12, has 0", out)
+        assert "changed after step 8:" in out
+        assert "learning rate: step 9 has 0.0075, and had 0.01 before the change; the last one, 12, has 0" in out
         changes, record = self.recorded("branch")
-        self.assertEqual(changes, {"run.steps": ("8", "12"), "optimizer.schedule": ("constant", "wsd"),
-                                   "optimizer.decay_steps": ("0", "4")})
+        assert changes == {"run.steps": ("8", "12"), "optimizer.schedule": ("constant", "wsd"), "optimizer.decay_steps": ("0", "4")}
         self.go(0, "branch", *wsd)  # changed once, and for good
-        self.assertEqual(self.recorded("branch")[0], {})
-        self.assertEqual([start["changes"] != [] for start in self.recorded("branch")[1]["starts"]], [True, False])
+        assert self.recorded("branch")[0] == {}
+        assert [start["changes"] != [] for start in self.recorded("branch")[1]["starts"]] == [True, False]
         for step, rate in zip(range(9, 13), (0.0075, 0.005, 0.0025, 0)):
-            self.assertAlmostEqual(self.rates("branch")[step], rate, places=6)
+            assert round(abs(self.rates("branch")[step] - rate), 6) == 0
         # A run in two parts equals the run in one part.
         self.go(0, "whole", *wsd, *allowed)
-        self.assertEqual(self.final("whole"), self.final("branch"))
+        assert self.final("whole") == self.final("branch")
         self.compared("base", "branch")
         if h5py := self.h5py():
             with h5py.File(self.path("branch", "step_00000012", "model.h5")) as file:
                 lines = file["provenance"].attrs["changes"].decode().split("\n")
-            self.assertEqual(lines, ["step 8: optimizer.decay_steps: 0 -> 4", "step 8: optimizer.schedule: constant -> wsd",
-                                     "step 8: run.steps: 8 -> 12", ""])
+            assert lines == ["step 8: optimizer.decay_steps: 0 -> 4", "step 8: optimizer.schedule: constant -> wsd", "step 8: run.steps: 8 -> 12", ""]
 
     def test_changes_count_from_the_checkpoint_that_is_resumed(self):
         """Not from a newer one that proves damaged."""
@@ -77,33 +74,33 @@ class Changes(runs.Runs):
             file.seek(-1, os.SEEK_CUR)
             file.write(bytes([byte ^ 64]))
         _, err = self.go(3, "run", "--set", "run.steps=16")
-        self.assertIn("trying the checkpoint before", err)
-        self.assertIn("unless `train --allow-change run.steps` lets it change", err)
+        assert "trying the checkpoint before" in err
+        assert "unless `train --allow-change run.steps` lets it change" in err
         out, _ = self.go(0, "run", "--set", "run.steps=20", "--allow-change", "run.steps")
-        self.assertIn("changed after step 12: run.steps 12 -> 20", out)
-        self.assertEqual(self.recorded("run")[0], {"run.steps": ("12", "20")})
+        assert "changed after step 12: run.steps 12 -> 20" in out
+        assert self.recorded("run")[0] == {"run.steps": ("12", "20")}
 
     def compared(self, *run_names):
         told = json.loads(self.compare(*run_names, "--json")[0])
-        self.assertFalse(os.path.exists(self.path("compare.html")), "a page that nobody asked for")
-        self.assertEqual(self.compare(*run_names, "--json", "--out", "compare.html")[1], "")
-        self.assertEqual(told["differing"], ["optimizer.decay_steps", "optimizer.schedule", "run.steps"])
-        self.assertEqual([run["settings"]["run.steps"] for run in told["runs"]], ["8", "12"])
-        self.assertEqual([run["step"] for run in told["runs"]], [8, 12])
+        assert not os.path.exists(self.path("compare.html")), "a page that nobody asked for"
+        assert self.compare(*run_names, "--json", "--out", "compare.html")[1] == ""
+        assert told["differing"] == ["optimizer.decay_steps", "optimizer.schedule", "run.steps"]
+        assert [run["settings"]["run.steps"] for run in told["runs"]] == ["8", "12"]
+        assert [run["step"] for run in told["runs"]] == [8, 12]
         for text in ("branch", "optimizer.schedule", "Throughput"):
-            self.assertIn(text, self.read("compare.html"))
+            assert text in self.read("compare.html")
         os.remove(self.path("compare.html"))
-        done = subprocess.run([runs.TESSERA, "compare", "base", "nothing"], capture_output=True, text=True, timeout=60, cwd=self.folder)
-        self.assertEqual(done.returncode, 5)
-        self.assertIn("nothing: is no run directory", done.stderr)
-        self.assertFalse(os.path.exists(self.path("compare.html")))
+        done = subprocess.run([self.tessera, "compare", "base", "nothing"], capture_output=True, text=True, timeout=60, cwd=self.folder)
+        assert done.returncode == 5
+        assert "nothing: is no run directory" in done.stderr
+        assert not os.path.exists(self.path("compare.html"))
         for name in run_names:  # pages of runs: the deck and the saves
             for text in ("<summary>Deck</summary>", 'class="save"', "windows of 32 tokens"):
-                self.assertIn(text, self.read(name, "report.html"))
+                assert text in self.read(name, "report.html")
 
     def compare(self, *arguments):
-        done = subprocess.run([runs.TESSERA, "compare", *arguments], capture_output=True, text=True, timeout=60, cwd=self.folder)
-        self.assertEqual(done.returncode, 0, done.stderr)
+        done = subprocess.run([self.tessera, "compare", *arguments], capture_output=True, text=True, timeout=60, cwd=self.folder)
+        assert done.returncode == 0, done.stderr
         return done.stdout, done.stderr
 
     def test_no_page_of_other_runs_is_replaced_without_a_word(self):
@@ -115,22 +112,22 @@ class Changes(runs.Runs):
         for number, names in enumerate((["a", "b"], ["c"], ["a", "b", "c"], ["b"]), 1):
             page = "compare.html" if number == 1 else f"compare-{number}.html"
             out, err = self.compare(*names)
-            self.assertEqual(out.splitlines()[-1], page)
-            self.assertEqual("compare.html shows other runs" in err, number > 1)
-            self.assertEqual({name: text for name, text in pages().items() if name != page}, kept)
+            assert out.splitlines()[-1] == page
+            assert ("compare.html shows other runs" in err) == (number > 1)
+            assert {name: text for name, text in pages().items() if name != page} == kept
             for again in (names, names[::-1], ["./" + name + "/" for name in names]):  # the same set: its page anew
-                self.assertEqual(self.compare(*again)[0].splitlines()[-1], page)
-                self.assertEqual(sorted(pages()), sorted([*kept, page]))
+                assert self.compare(*again)[0].splitlines()[-1] == page
+                assert sorted(pages()) == sorted([*kept, page])
             kept = pages()
         self.compare("b", "c", "--json")
-        self.assertEqual(pages(), kept)
-        self.assertIn("compare.html: in place of a page of other runs: a, b", self.compare("b", "c", "--out", "compare.html")[1])
-        self.assertEqual(self.compare("b", "c", "--out", "compare.html")[1], "")
+        assert pages() == kept
+        assert "compare.html: in place of a page of other runs: a, b" in self.compare("b", "c", "--out", "compare.html")[1]
+        assert self.compare("b", "c", "--out", "compare.html")[1] == ""
         self.write("compare-5.html", "notes")
         self.write("compare.html", "notes")
-        done = subprocess.run([runs.TESSERA, "compare", "a", "c"], capture_output=True, text=True, timeout=60, cwd=self.folder)
-        self.assertEqual(done.returncode, 2)
-        self.assertIn("another kind of file", done.stderr)
+        done = subprocess.run([self.tessera, "compare", "a", "c"], capture_output=True, text=True, timeout=60, cwd=self.folder)
+        assert done.returncode == 2
+        assert "another kind of file" in done.stderr
 
     def test_a_run_that_was_moved_or_copied_is_told_how_to_go_on(self):
         self.go(75, "run", "--stop-at", "2", source=None)
@@ -140,57 +137,58 @@ class Changes(runs.Runs):
         step = "step_00000002"
         for deck in ("copy/deck.resolved.yaml", f"copy/{step}/deck.yaml", "deep/moved/deck.resolved.yaml", f"deep/moved/{step}/deck.yaml"):
             place = deck.split("/deck")[0].removesuffix("/" + step)
-            with self.subTest(deck=deck):
+            with self.subtests.test(deck=deck):
                 said = self.validate(deck)
-                self.assertIn(f"the deck lies in the run directory {place}: to go on with the run that is there, add --set checkpoint.dir={place} (allowed)", said)
-                self.assertNotIn("lies in the run directory", self.validate(deck, "--set", f"checkpoint.dir={place}"))
-                self.assertNotIn("lies in the run directory", self.validate(deck, "--set", "checkpoint.dir=elsewhere"))
+                assert (f"the deck lies in the run directory {place}: to go on with the run that is there, add --set checkpoint.dir={place} (allowed)"
+                        in said)
+                assert "lies in the run directory" not in self.validate(deck, "--set", f"checkpoint.dir={place}")
+                assert "lies in the run directory" not in self.validate(deck, "--set", "checkpoint.dir=elsewhere")
         _, err = self.train(75, 1, self.path("copy", "deck.resolved.yaml"), "--stop-at", "1")
-        self.assertIn("add --set checkpoint.dir=copy (allowed)", err)
+        assert "add --set checkpoint.dir=copy (allowed)" in err
         out, err = self.train(75, 1, self.path("copy", "deck.resolved.yaml"), "--stop-at", "3", "--set", "checkpoint.dir=copy")
-        self.assertIn("resumed from", out)
-        self.assertNotIn("lies in the run directory", err)
-        self.assertNotIn("lies in the run directory", self.validate("run/deck.resolved.yaml"), "in its own place")
+        assert "resumed from" in out
+        assert "lies in the run directory" not in err
+        assert "lies in the run directory" not in self.validate("run/deck.resolved.yaml"), "in its own place"
 
     def validate(self, *arguments):
-        done = subprocess.run([runs.TESSERA, "validate", *arguments], capture_output=True, text=True, timeout=60, cwd=self.folder)
-        self.assertEqual(done.returncode, 0, done.stderr)
+        done = subprocess.run([self.tessera, "validate", *arguments], capture_output=True, text=True, timeout=60, cwd=self.folder)
+        assert done.returncode == 0, done.stderr
         return done.stderr
 
     def test_a_run_goes_on_with_larger_batches(self):
         self.base()
         larger = ["--set", "batch.global=24", "--set", "run.steps=10"]
         out, _ = self.go(0, "larger", *larger, "--allow-change", "batch.global,run.steps")
-        self.assertIn("samples: none is left out, 24 of a step from sample 96 on", out)
+        assert "samples: none is left out, 24 of a step from sample 96 on" in out
         rows = self.json_lines("larger", "metrics.jsonl")
-        self.assertEqual([row["tokens"] for row in rows], [(96 + 24) * 32, (96 + 48) * 32])
+        assert [row["tokens"] for row in rows] == [(96 + 24) * 32, (96 + 48) * 32]
         # The samples continue in the same order: a run with batches of 12 sees the same ones in twice as many steps.
         told = self.tool(0, "inspect", "larger")
-        self.assertEqual((told["step"], told["tokens"]), (10, 144 * 32))
+        assert (told["step"], told["tokens"]) == (10, 144 * 32)
         self.go(75, "parts", *larger, "--allow-change", "batch.global,run.steps", "--stop-at", "9")
         self.go(0, "parts", *larger, ranks=3)
-        self.assertEqual(self.tool(0, "inspect", "parts")["tokens"], told["tokens"])
+        assert self.tool(0, "inspect", "parts")["tokens"] == told["tokens"]
         self.go(75, "again", *larger, "--allow-change", "batch.global,run.steps", "--stop-at", "9")
         self.go(0, "again", *larger)
-        self.assertEqual(self.final("again"), self.final("larger"))
+        assert self.final("again") == self.final("larger")
         _, err = self.go(3, "shorter", "--set", "run.steps=5", "--allow-change", "run.steps")
-        self.assertIn("run.steps: is 5, and 8 steps are done in", err)
+        assert "run.steps: is 5, and 8 steps are done in" in err
 
     def test_another_rate_is_told_of(self):
         self.base()
         out, _ = self.go(0, "rate", "--set", "optimizer.lr=0.03", "--set", "run.steps=10", "--allow-change", "run.steps")
-        self.assertRegex(out, r"changed after step 8: optimizer\.lr \S+ -> 0\.03;")
-        self.assertEqual(self.recorded("rate")[0]["optimizer.lr"][1], "0.03")
+        assert re.search(r"changed after step 8: optimizer\.lr \S+ -> 0\.03;", out)
+        assert self.recorded("rate")[0]["optimizer.lr"][1] == "0.03"
 
     def test_a_run_goes_on_with_more_data(self):
         self.base()
         self.write("more.txt", runs.CORPUS[::-1])
         _, err = self.go(5, "more")
-        self.assertIn("unless `train --allow-change data.files` lets it change", err)
+        assert "unless `train --allow-change data.files` lets it change" in err
         out, _ = self.go(0, "more", "--set", "run.steps=10", "--allow-change", "data.files,run.steps")
-        self.assertIn("changed after step 8: run.steps 8 -> 10; data.files corpus ", out)
-        self.assertIn("windows may come again", out)
-        self.assertEqual(sorted(self.recorded("more")[0]), ["data.files", "run.steps"])
+        assert "changed after step 8: run.steps 8 -> 10; data.files corpus " in out
+        assert "windows may come again" in out
+        assert sorted(self.recorded("more")[0]) == ["data.files", "run.steps"]
         self.go(0, "more", "--set", "run.steps=10")
 
     def test_what_no_run_can_change_is_refused(self):
@@ -198,10 +196,10 @@ class Changes(runs.Runs):
         for keys, text in (("model.hidden", "cannot change in a resumed run"), ("data", "is a section"),
                            ("run.steps,run.steps", "is named twice"), ("nothing", "unknown key")):
             _, err = self.go(2, "none", "--allow-change", keys)
-            self.assertEqual(err.count(text), 1, err)
-            self.assertFalse(os.path.exists(self.path("none")))
+            assert err.count(text) == 1, err
+            assert not os.path.exists(self.path("none"))
         _, err = self.go(3, "none", "--set", "model.hidden=64", "--set", "model.heads=8", "--allow-change", "run.steps")
-        self.assertNotIn("--allow-change model", err)
+        assert "--allow-change model" not in err
 
     @staticmethod
     def h5py():
@@ -233,22 +231,18 @@ class Spikes(runs.Runs):
         self.train(0, 2, self.deck("whole", ""), *self.SETTINGS)
         rows = self.json_lines("whole", "metrics.jsonl")
         spikes = [row["step"] for row in rows if row["spike"]]
-        self.assertEqual([row["step"] for row in rows if row["skipped"]], spikes)
-        self.assertEqual(spikes, self.expected(rows))
-        self.assertTrue(0 < len(spikes) < 11, spikes)
+        assert [row["step"] for row in rows if row["skipped"]] == spikes
+        assert spikes == self.expected(rows)
+        assert 0 < len(spikes) < 11, spikes
         self.train(75, 2, self.deck("parts", ""), *self.SETTINGS, "--stop-at", str(spikes[0] - 1))
         self.train(75, 2, self.deck("parts", ""), *self.SETTINGS, "--stop-at", str(spikes[0]))
         self.train(0, 2, self.deck("parts", ""), *self.SETTINGS)
-        self.assertEqual(self.rows("parts", 140), self.rows("whole", 140))
-        self.assertEqual(self.final("parts"), self.final("whole"))
-        self.assertIn(f"{len(spikes)} spike", self.read("whole", "report.html"))
+        assert self.rows("parts", 140) == self.rows("whole", 140)
+        assert self.final("parts") == self.final("whole")
+        assert f"{len(spikes)} spike" in self.read("whole", "report.html")
         # A run without skip_spikes skips none, and its checkpoints have no norms; switched on later, it first collects
         # 128.
-        self.assertEqual(self.tool(0, "verify", "whole")["failures"], [])
+        assert self.tool(0, "verify", "whole")["failures"] == []
         self.train(75, 1, self.deck("later", ""), *self.SETTINGS, "--set", "optimizer.skip_spikes=0", "--stop-at", "100")
         self.train(0, 1, self.deck("later", ""), *self.SETTINGS)
-        self.assertFalse(any(row["skipped"] for row in self.json_lines("later", "metrics.jsonl")))
-
-
-if __name__ == "__main__":
-    runs.main()
+        assert not any(row["skipped"] for row in self.json_lines("later", "metrics.jsonl"))

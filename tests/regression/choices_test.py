@@ -1,6 +1,4 @@
 """Choices of experts that a run records and another follows, and experts of a capacity, from outside.
-
-usage: choices_test.py TESSERA MPIEXEC [Choices.test...]
 """
 import collections
 import json
@@ -46,17 +44,17 @@ class Choices(runs.Runs):
     def test_any_ranks_write_the_same_and_no_bit_changes(self):
         self.make("plain", ranks=1)
         want = self.record("a", ranks=1)
-        self.assertEqual(len(want), 8 * STEP)
+        assert len(want) == 8 * STEP
         ways = {"two": (2, []), "three": (3, ["recompute.mode=full"]), "five": (5, ["model.moe.weights=discrete"]), "full": (2, ["sharding=full"]),
                 "checked": (2, ["debug.spot_check_every=2"])}
         for name, (ranks, settings) in ways.items():
-            self.assertEqual(self.record(name, *settings, ranks=ranks), want, name)
-            self.assertEqual(self.final(name), self.final("plain"), name)
+            assert self.record(name, *settings, ranks=ranks) == want, name
+            assert self.final(name) == self.final("plain"), name
         loads = {(row["step"], row["layer"]): row["load"] for row in self.routing("plain")}
         for step, layer, tokens in self.choices(want):
-            self.assertTrue(all(len(set(token)) == K for token in tokens))
+            assert all(len(set(token)) == K for token in tokens)
             count = collections.Counter(expert for token in tokens for expert in token)
-            self.assertEqual([count[e] for e in range(EXPERTS)], loads[step, layer])
+            assert [count[e] for e in range(EXPERTS)] == loads[step, layer]
 
     def test_a_run_that_follows_its_own_record_has_its_bits(self):
         want = self.record("a", ranks=2)
@@ -64,11 +62,11 @@ class Choices(runs.Runs):
         ways = {"one": (1, []), "three": (3, ["recompute.mode=full"]), "five": (5, ["batch.micro=1"]), "checked": (2, ["debug.spot_check_every=2"]),
                 "full": (2, ["sharding=full", "model.moe.weights=discrete"])}
         for name, (ranks, settings) in ways.items():
-            self.assertEqual(self.record(name, "routing.replay=a.bin", *settings, ranks=ranks), want, name)
-            self.assertEqual((self.final(name), self.routing(name)), (self.final("a"), rows), name)
-            self.assertEqual(self.rows(name), self.rows("a"), name)
+            assert self.record(name, "routing.replay=a.bin", *settings, ranks=ranks) == want, name
+            assert (self.final(name), self.routing(name)) == (self.final("a"), rows), name
+            assert self.rows(name) == self.rows("a"), name
         self.make("redone", "routing.replay=a.bin", fault="step4:all:redo")
-        self.assertEqual((self.final("redone"), self.routing("redone")), (self.final("a"), rows))
+        assert (self.final("redone"), self.routing("redone")) == (self.final("a"), rows)
 
     def test_other_arithmetic_and_other_ranks_follow_the_same_choices(self):
         """Of a run in bf16: bias, load and every choice are its own in any format, with experts on any ranks."""
@@ -81,12 +79,12 @@ class Choices(runs.Runs):
         for name, (ranks, settings) in ways.items():
             self.make(name, "routing.replay=a.bin", *settings, ranks=ranks)
             rows = self.routing(name)
-            self.assertEqual([{key: row[key] for key in keys} for row in rows], want, name)
+            assert [{key: row[key] for key in keys} for row in rows] == want, name
             differing[name] = [row["differ"] for row in rows]
-            self.assertNotEqual(self.final(name), self.final("a"), name)
-        self.assertGreater(max(differing["nvfp4"]), 0)
-        self.assertGreater(differing["sgd"][-1], 0)
-        self.assertEqual(differing["micro"][:LAYERS], [0] * LAYERS, "the first step's own choices")
+            assert self.final(name) != self.final("a"), name
+        assert max(differing["nvfp4"]) > 0
+        assert differing["sgd"][-1] > 0
+        assert differing["micro"][:LAYERS] == [0] * LAYERS, "the first step's own choices"
 
     def test_a_resumed_run_goes_on_in_its_record(self):
         want = self.record("a", ranks=2)
@@ -96,21 +94,21 @@ class Choices(runs.Runs):
         # A machine that dies leaves steps behind the checkpoint, the last in part.
         with open(self.path("b.bin"), "ab") as file:
             file.write(bytes(STEP + 99))
-        self.assertEqual(self.record("b", ranks=3, more=keep), want)
-        self.assertEqual(self.final("b"), self.final("a"))
+        assert self.record("b", ranks=3, more=keep) == want
+        assert self.final("b") == self.final("a")
         # A branch takes no step from the line that it leaves.
         branch = ("--resume", self.path("b", "step_00000003"), *keep)
         err = self.make("b", "routing.record=b.bin", ranks=2, code=5, more=branch)[1]
-        self.assertIn("routing.record: b.bin: is a record of steps 1 to 8, of which a branch that begins after step 3 would overwrite some", err)
+        assert "routing.record: b.bin: is a record of steps 1 to 8, of which a branch that begins after step 3 would overwrite some" in err
         with open(self.path("b.bin"), "rb") as file:
-            self.assertEqual(file.read()[HEAD:], want)
+            assert file.read()[HEAD:] == want
         self.make("b", "routing.record=c.bin", ranks=2, more=branch)
         with open(self.path("c.bin"), "rb") as file:
-            self.assertEqual(file.read()[HEAD:], want[3 * STEP:])
+            assert file.read()[HEAD:] == want[3 * STEP:]
         # What begins in the middle can be followed from there, and a replay is resumed.
         self.make("d", "routing.replay=a.bin", ranks=2, code=75, more=("--stop-at", "3"))
         self.make("d", "routing.replay=c.bin", ranks=3)
-        self.assertEqual(self.final("d"), self.final("a"))
+        assert self.final("d") == self.final("a")
 
     def test_a_record_of_something_else_is_refused_before_the_first_step(self):
         self.record("a", ranks=1)
@@ -131,20 +129,20 @@ class Choices(runs.Runs):
                     ("empty", [], "is no record"), ("absent", [], "absent.bin")]
         for name, settings, text in refusals:
             err = self.make("b", f"routing.replay={name}.bin", *settings, code=5, ranks=2)[1]
-            self.assertIn("routing.replay: ", err, name)
-            self.assertIn(text, err, (name, settings))
-            self.assertFalse(os.path.exists(self.path("b")), (name, settings))
+            assert "routing.replay: " in err, name
+            assert text in err, (name, settings)
+            assert not os.path.exists(self.path("b")), (name, settings)
         for name, code, text in (("a", 5, "is the record of a run in another directory, of steps 1 to 8"), ("text", 2, "routing.record text.bin: is there, and is another kind of file")):
             err = self.make("b", f"routing.record={name}.bin", code=code, ranks=2)[1]
-            self.assertIn(text, err)
+            assert text in err
         with open(self.path("a.bin"), "rb") as file:
-            self.assertEqual(file.read(), whole)
+            assert file.read() == whole
         # A step that a rank finds damaged ends all, by name.
         with open(self.path("late.bin"), "wb") as file:
             at = HEAD + 3 * STEP + 700
             file.write(whole[:at] + bytes(4) + whole[at + 4:])
         err = self.make("late", "routing.replay=late.bin", code=5, ranks=3)[1]
-        self.assertIn("late.bin: step 4, layer 0 of those with experts, token 175 of the batch: holds no choice", err)
+        assert "late.bin: step 4, layer 0 of those with experts, token 175 of the batch: holds no choice" in err
 
     def dropped(self, data, capacity):
         """Shares of the slots beyond a capacity, from the choices alone."""
@@ -158,23 +156,23 @@ class Choices(runs.Runs):
         moe = MIXTURE.replace("bias: true", "bias: true, capacity: 1.1")
         data = self.record("a", ranks=1, moe=moe)
         rows = self.routing("a")
-        self.assertEqual([(row["step"], row["layer"], row["dropped"]) for row in rows], list(self.dropped(data, 1.1)))
-        self.assertGreater(max(row["dropped"] for row in rows), 0)
+        assert [(row["step"], row["layer"], row["dropped"]) for row in rows] == list(self.dropped(data, 1.1))
+        assert max(row["dropped"] for row in rows) > 0
         ways = {"two": (2, []), "three": (3, ["recompute.mode=full"]), "full": (2, ["sharding=full", "model.moe.weights=discrete"])}
         for name, (ranks, settings) in ways.items():
-            self.assertEqual(self.record(name, *settings, ranks=ranks, moe=moe), data, name)
-            self.assertEqual((self.final(name), self.routing(name), self.rows(name)), (self.final("a"), rows, self.rows("a")), name)
+            assert self.record(name, *settings, ranks=ranks, moe=moe) == data, name
+            assert (self.final(name), self.routing(name), self.rows(name)) == (self.final("a"), rows, self.rows("a")), name
         # With experts of other ranks, and with other micro-batches, the first step's choices and drops.
         for name, ranks, setting in (("spread", 4, "parallel.expert=2"), ("micro", 2, "batch.micro=3")):
             self.make(name, setting, ranks=ranks, moe=moe, code=75, more=("--stop-at", "1"))
-            self.assertEqual(self.routing(name), rows[:LAYERS], name)
+            assert self.routing(name) == rows[:LAYERS], name
 
     def test_ample_capacity_is_none(self):
         self.make("none", ranks=2)
         for name, capacity in (("even", 3), ("more", 100)):
             self.make(name, f"model.moe.capacity={capacity}", ranks=2)
-            self.assertEqual((self.final(name), self.rows(name)), (self.final("none"), self.rows("none")))
-            self.assertEqual({row["dropped"] for row in self.routing(name)}, {0})
+            assert (self.final(name), self.rows(name)) == (self.final("none"), self.rows("none"))
+            assert {row["dropped"] for row in self.routing(name)} == {0}
 
     def test_every_recipe_drops_alike_whatever_holds_the_weights(self):
         moe = MIXTURE.replace("shared_ffn: 16", "shared_ffn: 32").replace("bias: true", "bias: true, capacity: 0.8")
@@ -184,9 +182,5 @@ class Choices(runs.Runs):
                 name = f"{recipe}_{held}"
                 self.make(name, f"precision.recipe={recipe}", f"precision.primary_weights={held}", "model.ffn=64", ranks=2, moe=moe)
                 ends[held] = self.final(name), self.routing(name)
-                self.assertGreater(max(row["dropped"] for row in self.routing(name)), 0.05)
-            self.assertEqual(ends["bf16"], ends["quantized"], recipe)
-
-
-if __name__ == "__main__":
-    runs.main()
+                assert max(row["dropped"] for row in self.routing(name)) > 0.05
+            assert ends["bf16"] == ends["quantized"], recipe

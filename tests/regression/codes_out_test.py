@@ -1,22 +1,17 @@
 """Codes out: safetensors of a step hold the bytes that `tessera quantize` makes of it, in the layouts that loaders know, and
 decode to the same values by numpy alone; and back.
-
-usage: codes_out_test.py TESSERA MPIEXEC [TEST...]
 """
 import json
 import os
 import subprocess
-import sys
 
 import h5py
 import numpy as np
 
 import held_runs
 import runs
-
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "../../python"))
-import tessera_io  # noqa: E402
-from tessera_io import E2M1, E4M3  # noqa: E402
+import tessera_io
+from tessera_io import E2M1, E4M3
 
 SIZES = ("model.hidden=256", "model.ffn=256", "model.kv_heads=2")
 TYPES = {"F8_E4M3": np.uint8, "U8": np.uint8, "F32": np.float32, "BF16": np.uint16}
@@ -66,16 +61,16 @@ def value(tensors, module):
 
 class CodesOut(held_runs.HeldRuns):
     def converted(self, name, *arguments, code=0):
-        done = subprocess.run([runs.TESSERA, "checkpoint", "convert", self.path(name), self.path(name + "_out"), "--to", "safetensors",
+        done = subprocess.run([self.tessera, "checkpoint", "convert", self.path(name), self.path(name + "_out"), "--to", "safetensors",
                                "--codes", *arguments], capture_output=True, text=True, timeout=runs.PATIENCE)
-        self.assertEqual(done.returncode, code, done.stderr)
+        assert done.returncode == code, done.stderr
         return read(self.path(name + "_out")) if code == 0 else done.stderr
 
     def expect_codes(self, name, recipe, quantizes, *arguments, sets=(), steps=1):
         self.run_of(name, recipe, "dense", 1, *SIZES, *sets, steps=steps)
         tensors, config = self.converted(name, *arguments)
         held = self.path(name + ".h5")
-        subprocess.run([runs.TESSERA, "quantize", self.path(name), "--out", held], check=True, capture_output=True)
+        subprocess.run([self.tessera, "quantize", self.path(name), "--out", held], check=True, capture_output=True)
         seen = set()
         for layer in (0, 1):
             for part, modules in PARTS.items():
@@ -86,60 +81,60 @@ class CodesOut(held_runs.HeldRuns):
                 for module, values, bytes_ in zip(modules, np.split(whole, len(modules)), np.split(codes, len(modules))):
                     module = f"model.layers.{layer}.{module}"
                     stored = tensors.get(module + ".weight_packed", tensors.get(module + ".weight"))[1]
-                    self.assertTrue(np.array_equal(stored, bytes_), module)
+                    assert np.array_equal(stored, bytes_), module
                     np.testing.assert_allclose(value(tensors, module), values, rtol=3e-7, atol=0, err_msg=module)
                     seen.add(module)
         named = config["quantization_config"]
-        self.assertEqual(named["quant_method"], quantizes)
+        assert named["quant_method"] == quantizes
         for group in named.get("config_groups", {}).values():
-            self.assertLessEqual(set(group["targets"]), seen)
+            assert set(group["targets"]) <= seen
         left = named.get("ignore", named.get("modules_to_not_convert"))
-        self.assertEqual(sorted(left), ["lm_head", "model.embed_tokens"])
-        self.assertEqual(tensors["lm_head.weight"][0], "BF16")
+        assert sorted(left) == ["lm_head", "model.embed_tokens"]
+        assert tensors["lm_head.weight"][0] == "BF16"
         self.expect_back(name, tensors)
         return named
 
     def expect_back(self, name, tensors):
         """A folder of codes becomes a checkpoint of the values that they stand for, to the bit."""
-        done = subprocess.run([runs.TESSERA, "checkpoint", "convert", self.path(name + "_out"), self.path(name + "_back")],
+        done = subprocess.run([self.tessera, "checkpoint", "convert", self.path(name + "_out"), self.path(name + "_back")],
                               capture_output=True, text=True, timeout=runs.PATIENCE)
-        self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertIn("14 of its weights are codes", done.stdout + done.stderr)
+        assert done.returncode == 0, done.stderr
+        assert "14 of its weights are codes" in done.stdout + done.stderr
         masters = tessera_io.Checkpoint(self.path(name + "_back"))
         for layer in (0, 1):
             for part, modules in PARTS.items():
                 values = np.concatenate([value(tensors, f"model.layers.{layer}.{module}") for module in modules])
                 held = masters[f"layers.{layer}.{part}.weight"]
-                self.assertEqual(held.dtype, np.float32)
-                self.assertTrue(np.array_equal(held.view(np.uint32), values.astype(np.float32).view(np.uint32)), (layer, part))
+                assert held.dtype == np.float32
+                assert np.array_equal(held.view(np.uint32), values.astype(np.float32).view(np.uint32)), (layer, part)
 
     def test_fp8_block(self):
         named = self.expect_codes("a", "fp8_block", "fp8")
-        self.assertEqual(named["weight_block_size"], [128, 128])
+        assert named["weight_block_size"] == [128, 128]
 
     def test_fp8_tensor(self):
-        self.assertEqual(self.expect_codes("a", "fp8_tensor", "compressed-tensors")["format"], "float-quantized")
+        assert self.expect_codes("a", "fp8_tensor", "compressed-tensors")["format"] == "float-quantized"
 
     def test_mxfp8(self):
         for recipe in ("mxfp8", "mxfp8_2d"):
-            self.assertEqual(self.expect_codes(recipe, recipe, "compressed-tensors")["format"], "mxfp8-quantized")
+            assert self.expect_codes(recipe, recipe, "compressed-tensors")["format"] == "mxfp8-quantized"
 
     def test_nvfp4(self):
-        self.assertEqual(self.expect_codes("a", "nvfp4", "compressed-tensors")["format"], "nvfp4-pack-quantized")
+        assert self.expect_codes("a", "nvfp4", "compressed-tensors")["format"] == "nvfp4-pack-quantized"
         self.expect_codes("b", "nvfp4", "modelopt", "--layout", "modelopt")
-        self.assertTrue(os.path.exists(self.path("b_out", "hf_quant_config.json")))
+        assert os.path.exists(self.path("b_out", "hf_quant_config.json"))
 
     def test_nvfp4_46(self):
-        self.assertEqual(self.expect_codes("a", "nvfp4_46", "compressed-tensors")["format"], "nvfp4-pack-quantized")
+        assert self.expect_codes("a", "nvfp4_46", "compressed-tensors")["format"] == "nvfp4-pack-quantized"
         self.expect_codes("b", "nvfp4_46", "modelopt", "--layout", "modelopt")
 
     def test_mxfp4(self):
         for recipe in ("mxfp4", "mxfp4_2d"):
-            self.assertEqual(self.expect_codes(recipe, recipe, "compressed-tensors")["format"], "mxfp4-pack-quantized")
+            assert self.expect_codes(recipe, recipe, "compressed-tensors")["format"] == "mxfp4-pack-quantized"
 
     def test_the_recipe_of_the_step(self):
         named = self.expect_codes("a", "fp8_block", "compressed-tensors", sets=("precision.schedule=[{from_step: 2, recipe: mxfp8}]",), steps=2)
-        self.assertEqual(named["format"], "mxfp8-quantized")
+        assert named["format"] == "mxfp8-quantized"
 
     def test_damaged_codes_are_refused_by_name(self):
         self.run_of("a", "nvfp4", "dense", 1, *SIZES, steps=1)
@@ -154,31 +149,26 @@ class CodesOut(held_runs.HeldRuns):
             index = self.path("a_out", "model.safetensors.index.json")
             if os.path.exists(index):
                 os.remove(index)
-            done = subprocess.run([runs.TESSERA, "checkpoint", "convert", self.path("a_out"), self.path("a_back")], capture_output=True, text=True)
-            self.assertEqual(done.returncode, 5, done.stderr)
-            self.assertIn(said, done.stderr)
-            self.assertIn("model.layers.1.self_attn.o_proj.weight", done.stderr)
-            self.assertFalse(os.path.exists(self.path("a_back")))
+            done = subprocess.run([self.tessera, "checkpoint", "convert", self.path("a_out"), self.path("a_back")], capture_output=True, text=True)
+            assert done.returncode == 5, done.stderr
+            assert said in done.stderr
+            assert "model.layers.1.self_attn.o_proj.weight" in done.stderr
+            assert not os.path.exists(self.path("a_back"))
 
     def test_several_formats(self):
         rules = "precision.layers=[{blocks: [first 1], recipe: nvfp4}, {modules: [attention.out], recipe: fp8_block}]"
         named = self.expect_codes("a", "mxfp8", "compressed-tensors", sets=(rules,))
-        self.assertEqual(named["format"], "mixed-precision")
-        self.assertEqual({group["format"] for group in named["config_groups"].values()},
-                         {"float-quantized", "mxfp8-quantized", "nvfp4-pack-quantized"})
+        assert named["format"] == "mixed-precision"
+        assert {group["format"] for group in named["config_groups"].values()} == {"float-quantized", "mxfp8-quantized", "nvfp4-pack-quantized"}
 
     def test_refused_by_name(self):
         self.run_of("cut", "fp8_block", "dense", 1, steps=1)  # queries, keys and values have 64 rows each
         err = self.converted("cut", code=5)
-        self.assertIn("model.layers.0.self_attn.k_proj.weight: its rows 64 to 128 of layers.0.attention.qkv.weight begin or end "
-                      "within a block of fp8_block, 128 rows high", err)
-        self.assertIn("model.layers.1.self_attn.k_proj.weight", err)
-        self.assertNotIn("v_proj", err)  # which ends where the matrix does
+        assert ("model.layers.0.self_attn.k_proj.weight: its rows 64 to 128 of layers.0.attention.qkv.weight begin or end " "within a block of fp8_block, 128 rows high"
+                in err)
+        assert "model.layers.1.self_attn.k_proj.weight" in err
+        assert "v_proj" not in err  # which ends where the matrix does
         self.run_of("plain", "bf16", "dense", 1, "precision.primary_weights=bf16", steps=1)
-        self.assertIn("its run multiplies no weight as codes", self.converted("plain", code=5))
+        assert "its run multiplies no weight as codes" in self.converted("plain", code=5)
         for name in ("cut", "plain"):
-            self.assertFalse([entry for entry in os.listdir(self.path()) if entry.startswith(name + "_out")])
-
-
-if __name__ == "__main__":
-    runs.main()
+            assert not [entry for entry in os.listdir(self.path()) if entry.startswith(name + "_out")]

@@ -1,8 +1,5 @@
-#!/usr/bin/env python3
 """Machines that cannot build: one message at configuration with what was found, what is needed and how to get it. What a build
 calls itself.
-
-    configure_test.py SOURCE KOKKOS_DIR COMPILER
 """
 import os
 import pathlib
@@ -10,19 +7,21 @@ import platform
 import re
 import shutil
 import subprocess
-import sys
 import tempfile
-import unittest
 
-SOURCE, KOKKOS, COMPILER = sys.argv[1:4]
+import pytest
+
+SOURCE = pathlib.Path(__file__).resolve().parents[2]
 ON_X86 = platform.machine() == "x86_64"
 
 
-class Configure(unittest.TestCase):
-    def setUp(self):
-        temporary = tempfile.TemporaryDirectory()
-        self.addCleanup(temporary.cleanup)
-        self.folder = pathlib.Path(temporary.name)
+class Configure:
+    @pytest.fixture(autouse=True)
+    def of_this_build(self, configured):
+        self.kokkos, self.compiler = configured["Kokkos_DIR"], configured["CMAKE_CXX_COMPILER"]
+
+    def setup_method(self):
+        self.folder = pathlib.Path(self.folder)
 
     def file(self, name: str, text: str) -> pathlib.Path:
         path = self.folder / name
@@ -30,27 +29,27 @@ class Configure(unittest.TestCase):
         path.write_text(text)
         return path
 
-    def configure(self, *settings: str, kokkos: str = KOKKOS, first: str = "") -> subprocess.CompletedProcess:
+    def configure(self, *settings: str, kokkos: str | None = None, first: str = "") -> subprocess.CompletedProcess:
         """first: a folder that stands first in PATH."""
-        command = ["cmake", "-S", SOURCE, "-B", str(self.folder / "build"), "-G", "Ninja", f"-DKokkos_DIR={kokkos}",
+        command = ["cmake", "-S", SOURCE, "-B", str(self.folder / "build"), "-G", "Ninja", f"-DKokkos_DIR={self.kokkos if kokkos is None else kokkos}",
                    "-DTESSERA_CPU=", "-DTESSERA_TESTS=OFF", *settings]
         # The environment without the variables that name a Kokkos for presets.
         plain = {name: value for name, value in os.environ.items() if name not in ("TESSERA_KOKKOS", "Kokkos_ROOT")}
         return subprocess.run(command, capture_output=True, text=True, env=plain | {"PATH": f"{first}:{plain['PATH']}".strip(":")})
 
-    def refused(self, found: str, needed: str, *settings: str, kokkos: str = KOKKOS, first: str = "") -> None:
+    def refused(self, found: str, needed: str, *settings: str, kokkos: str | None = None, first: str = "") -> None:
         done = self.configure(*settings, kokkos=kokkos, first=first)
         said = " ".join(done.stderr.split())
-        self.assertNotEqual(done.returncode, 0, "was configured")
-        self.assertEqual(said.count("CMake Error"), 1, done.stderr)
-        self.assertRegex(said, f"Tessera cannot be built here. found: {found}.* needed: {needed}.* remedy: ")
+        assert done.returncode != 0, "was configured"
+        assert said.count("CMake Error") == 1, done.stderr
+        assert re.search(f"Tessera cannot be built here. found: {found}.* needed: {needed}.* remedy: ", said)
 
     def test_a_compiler_without_cxx20(self):
-        old = self.file("old-compiler", f'#!/bin/sh\nfor a; do case $a in -std=*20 | -std=*2a) echo "unknown option $a" >&2; exit 1 ;; esac; done\nexec {COMPILER} "$@"\n')
+        old = self.file("old-compiler", f'#!/bin/sh\nfor a; do case $a in -std=*20 | -std=*2a) echo "unknown option $a" >&2; exit 1 ;; esac; done\nexec {self.compiler} "$@"\n')
         old.chmod(0o755)
         self.refused(r"\S+ [\d.]+ \(\S+old-compiler\), which does not take C\+\+20", "GCC 12 or Clang 16", f"-DCMAKE_CXX_COMPILER={old}")
 
-    @unittest.skipUnless(ON_X86, "levels are x86's")
+    @pytest.mark.skipif(not ON_X86, reason="levels are x86's")
     def test_a_cpu_older_than_v2(self):
         self.refused("TESSERA_CPU=core2, which has no SSE4.2", "x86-64-v2 or later", "-DTESSERA_CPU=core2")
 
@@ -84,15 +83,15 @@ set(HDF5_INCLUDE_DIR /serial/include)
     def cached(self, name: str) -> str:
         return re.search(rf"^{name}:\w+=(.*)$", (self.folder / "build" / "CMakeCache.txt").read_text(), re.M)[1]
 
-    @unittest.skipUnless(os.path.exists("/usr/bin/mpicc.mpich"), "MPICH has no names of its own here")
+    @pytest.mark.skipif(not os.path.exists("/usr/bin/mpicc.mpich"), reason="MPICH has no names of its own here")
     def test_mpich_is_taken_where_another_library_has_the_plain_names(self):
         first = self.another_mpi()
         for name in ("mpicc", "mpiexec", "h5pcc"):
             (self.folder / "bin" / (name + ".mpich")).symlink_to(f"/usr/bin/{name}.mpich")
         done = self.configure(first=first)
-        self.assertEqual(done.returncode, 0, done.stderr)
+        assert done.returncode == 0, done.stderr
         for variable, name in (("MPI_C_COMPILER", "mpicc"), ("MPIEXEC_EXECUTABLE", "mpiexec"), ("HDF5_C_COMPILER_EXECUTABLE", "h5pcc")):
-            self.assertEqual(self.cached(variable), f"{first}/{name}.mpich")
+            assert self.cached(variable) == f"{first}/{name}.mpich"
         # The launcher's names on their own.
         self.refused(r"\S+/bin/mpiexec, the launcher of Open MPI, beside another MPI library", "wrapper and launcher of one MPI library",
                      f"-DMPIEXEC_EXECUTABLE={first}/mpiexec", first=first)
@@ -104,23 +103,23 @@ set(HDF5_INCLUDE_DIR /serial/include)
         shutil.rmtree(self.folder / "build")
         self.refused(".*headers are not in /no/openmpi/include", "an MPI library with its headers",
                      f"-DMPI_C_COMPILER={shutil.which('mpicc')}", "-DMPI_C_COMPILER_INCLUDE_DIRS=/no/openmpi/include")
-        self.assertIn("cmake --fresh", self.configure().stderr, "how to mend the folder")
-        self.assertEqual(self.configure("--fresh").returncode, 0)
+        assert "cmake --fresh" in self.configure().stderr, "how to mend the folder"
+        assert self.configure("--fresh").returncode == 0
 
     def test_an_hdf5_of_another_mpi(self):
         """By the library's own list of what it needs."""
         for name in ("libmpi.so.40", "libmpi_cray.so.12"):
-            with self.subTest(name=name):
+            with self.subtests.test(name=name):
                 folder = self.folder / name
                 folder.mkdir()
-                subprocess.run([COMPILER, "-shared", "-x", "c++", "/dev/null", f"-Wl,-soname,{name}", "-o", folder / "libmpi.so"], check=True)
+                subprocess.run([self.compiler, "-shared", "-x", "c++", "/dev/null", f"-Wl,-soname,{name}", "-o", folder / "libmpi.so"], check=True)
                 hdf5 = folder / "libhdf5.so"
-                subprocess.run([COMPILER, "-shared", "-x", "c++", "/dev/null", "-x", "none", "-Wl,--no-as-needed", folder / "libmpi.so", "-o", hdf5], check=True)
+                subprocess.run([self.compiler, "-shared", "-x", "c++", "/dev/null", "-x", "none", "-Wl,--no-as-needed", folder / "libmpi.so", "-o", hdf5], check=True)
                 self.refused(rf"HDF5 \S+/libhdf5.so, which needs {re.escape(name)}, and MPI ", "a parallel HDF5, built with the same MPI",
                              f"-DHDF5_C_LIBRARY_hdf5={hdf5}")
 
 
-class Commit(unittest.TestCase):
+class Commit:
     """The name by which a program's builds are told apart."""
 
     def test_trees_that_differ_have_different_names(self):
@@ -138,9 +137,5 @@ class Commit(unittest.TestCase):
                         subprocess.run([*git, "add", "file"], check=True)
                         subprocess.run([*git, "commit", "-qm", commit], check=True)
                     names.setdefault(name(), []).append((commit, edit or commit))
-            self.assertEqual([len(set(trees)) for trees in names.values()], [1] * 8, names)
-            self.assertEqual(sum("-dirty-" in one for one in names), 6)
-
-
-if __name__ == "__main__":
-    unittest.main(argv=sys.argv[:1], verbosity=2)
+            assert [len(set(trees)) for trees in names.values()] == [1] * 8, names
+            assert sum("-dirty-" in one for one in names) == 6

@@ -1,12 +1,12 @@
 """`tessera checkpoint convert` from outside: conversions of a trained run, read by h5py and by hand.
 
-usage: convert_test.py TESSERA MPIEXEC
 
-The safetensors library is no part of Debian; its format is read here in ten lines, and tests/oracle/hf_goldens.py reads
+The safetensors library is no part of Debian; its format is read here in ten lines, and tests/oracle/hf_test.py reads
 the program's folders with the library itself and with transformers.
 """
 import json
 import os
+import re
 import resource
 import shutil
 import signal
@@ -14,12 +14,10 @@ import struct
 import subprocess
 import sys
 import tempfile
-import unittest
 
 import h5py
 import numpy
 
-TESSERA, MPIEXEC = "", ""
 GOLDENS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "oracle", "hf")
 DECK = """schema_version: 1
 run: {name: small, steps: 8, threads: 1}
@@ -59,35 +57,30 @@ def text(value):
     return value.decode() if isinstance(value, bytes) else value
 
 
-class Conversions(unittest.TestCase):
+class Conversions:
     @classmethod
-    def setUpClass(cls):
+    def setup_class(cls):
         """One run for all: trained to the end in `a`, and stopped in the middle in `b`."""
-        cls.home = tempfile.TemporaryDirectory(prefix="tessera-convert-")
-        cls.folder = cls.home.name
+        cls.folder = cls.at_class_end.enter_context(tempfile.TemporaryDirectory(prefix="tessera-convert-"))
         with open(os.path.join(cls.folder, "corpus.txt"), "w") as file:
             file.write("".join(f"the {i * 7919 % 113} tiles of the {i % 17} mosaics\n" for i in range(400)))
         for name, stop in (("a", []), ("b", ["--stop-at", "4"])):
             cls.train(75 if stop else 0, name, *stop)
 
     @classmethod
-    def tearDownClass(cls):
-        cls.home.cleanup()
-
-    @classmethod
     def train(cls, code, name, *arguments, deck=DECK):
         path = os.path.join(cls.folder, name + ".yaml")
         with open(path, "w") as file:
             file.write(deck.replace("DIR", os.path.join(cls.folder, name)))
-        done = subprocess.run([MPIEXEC, "-n", "2", TESSERA, "train", path, *arguments], capture_output=True, text=True,
+        done = subprocess.run([cls.launcher, "-n", "2", cls.tessera, "train", path, *arguments], capture_output=True, text=True,
                               timeout=3000, cwd=cls.folder, env={**os.environ, "OMP_NUM_THREADS": "1"})
         assert done.returncode == code, (arguments, done.returncode, done.stdout[-2000:], done.stderr)
         return done.stdout + done.stderr
 
     def tool(self, code, verb, *arguments, **options):
-        done = subprocess.run([TESSERA, "checkpoint", verb, *arguments, "--json"], capture_output=True, text=True,
+        done = subprocess.run([self.tessera, "checkpoint", verb, *arguments, "--json"], capture_output=True, text=True,
                               timeout=300, cwd=self.folder, **options)
-        self.assertEqual(done.returncode, code, (verb, arguments, done.stdout, done.stderr))
+        assert done.returncode == code, (verb, arguments, done.stdout, done.stderr)
         return json.loads(done.stdout) if done.stdout else done.stderr
 
     def convert(self, *arguments):
@@ -111,69 +104,67 @@ class Conversions(unittest.TestCase):
 
     def test_layouts_and_a_run_that_goes_on(self):
         report = self.convert("b", "discrete", "--experts", "discrete")
-        self.assertEqual(report["content_digest"], self.digest("b"))
-        self.assertEqual((report["step"], report["dtype"], report["expert_layout"], report["to"]),
-                         (4, "fp32", "discrete", "tessera"))
-        self.assertEqual(self.tool(0, "verify", "discrete"), {"ok": True, "failures": []})
-        self.assertEqual(self.tool(0, "inspect", "discrete")["expert_layout"], "discrete")
-        self.assertEqual(self.tool(0, "diff", "discrete", "b")["equal"], True)
+        assert report["content_digest"] == self.digest("b")
+        assert (report["step"], report["dtype"], report["expert_layout"], report["to"]) == (4, "fp32", "discrete", "tessera")
+        assert self.tool(0, "verify", "discrete") == {"ok": True, "failures": []}
+        assert self.tool(0, "inspect", "discrete")["expert_layout"] == "discrete"
+        assert self.tool(0, "diff", "discrete", "b")["equal"] == True
         with h5py.File(self.path("discrete", "optimizer.h5")) as file:
-            self.assertEqual(file["adamw/v/layers.1.moe.experts.3.down.weight"].shape, (32, 48))
-            self.assertEqual(text(file["provenance"].attrs["parent_digest"]), self.digest("b"))
+            assert file["adamw/v/layers.1.moe.experts.3.down.weight"].shape == (32, 48)
+            assert text(file["provenance"].attrs["parent_digest"]) == self.digest("b")
         self.convert("discrete", "single", "--experts", "single")
-        self.assertEqual(self.digest("single"), self.digest("b"))
+        assert self.digest("single") == self.digest("b")
         with open(self.path("single", "deck.yaml")) as one, open(self.path("b", "step_00000004", "deck.yaml")) as other:
-            self.assertEqual(one.read(), other.read())
+            assert one.read() == other.read()
         # A run resumed from a converted checkpoint equals the run that never stopped.
         for source in ("discrete", "single"):
             out = self.train(0, f"from_{source}", "--resume", self.path(source))
-            self.assertIn("resumed from", out)
-            self.assertEqual(self.digest(f"from_{source}"), self.digest("a"))
+            assert "resumed from" in out
+            assert self.digest(f"from_{source}") == self.digest("a")
 
     def test_weights_alone(self):
         report = self.convert("a", "weights", "--weights-only")
-        self.assertEqual(sorted(os.listdir(self.path("weights"))), ["deck.yaml", "manifest.json", "model.h5"])
-        self.assertEqual(self.tool(0, "verify", "weights")["ok"], True)
+        assert sorted(os.listdir(self.path("weights"))) == ["deck.yaml", "manifest.json", "model.h5"]
+        assert self.tool(0, "verify", "weights")["ok"] == True
         inspected = self.tool(0, "inspect", "weights")
-        self.assertEqual((inspected["step"], inspected["optimizer"], inspected["content_digest"]),
-                         (8, {}, report["content_digest"]))
-        self.assertNotEqual(report["content_digest"], self.digest("a"))
+        assert (inspected["step"], inspected["optimizer"], inspected["content_digest"]) == (8, {}, report["content_digest"])
+        assert report["content_digest"] != self.digest("a")
         whole = {tensor["name"]: tensor["digest"] for tensor in self.tool(0, "inspect", "a")["tensors"]}
-        self.assertEqual({tensor["name"]: tensor["digest"] for tensor in inspected["tensors"]}, whole)
+        assert {tensor["name"]: tensor["digest"] for tensor in inspected["tensors"]} == whole
         self.train(5, "not_resumed", "--resume", self.path("weights"))
         without = {row["name"]: row["max_abs"] for row in self.tool(1, "diff", "a", "weights")["tensors"]}
-        self.assertEqual({without[name] for name in without if name.startswith("/adamw/")}, {None})
-        self.assertEqual({without["/model/" + name] for name in whole}, {0.0})
+        assert {without[name] for name in without if name.startswith("/adamw/")} == {None}
+        assert {without["/model/" + name] for name in whole} == {0.0}
         self.convert("weights", "again", "--experts", "discrete")
-        self.assertEqual(self.digest("again"), report["content_digest"])
+        assert self.digest("again") == report["content_digest"]
         # A new run starts from the converted weights.
         start = DECK.replace("every_steps: 4", "init_from: " + self.path("weights")).replace("steps: 8", "steps: 0")
         self.train(0, "started", deck=start)
         started = self.tool(0, "inspect", "started")
-        self.assertEqual(started["step"], 0)
-        self.assertEqual({tensor["name"]: tensor["digest"] for tensor in started["tensors"]}, whole)
+        assert started["step"] == 0
+        assert {tensor["name"]: tensor["digest"] for tensor in started["tensors"]} == whole
 
     def test_bf16(self):
         report = self.convert("a", "narrow", "--dtype", "bf16")
-        self.assertEqual(report["dtype"], "bf16")
-        self.assertEqual(self.tool(0, "verify", "narrow")["ok"], True)
+        assert report["dtype"] == "bf16"
+        assert self.tool(0, "verify", "narrow")["ok"] == True
         types = {tensor["dtype"] for tensor in self.tool(0, "inspect", "narrow")["tensors"]}
-        self.assertEqual(types, {"bf16"})
+        assert types == {"bf16"}
         wide, narrow = self.weights("a/step_00000008"), self.weights("narrow")
-        self.assertEqual(wide.keys(), narrow.keys())
+        assert wide.keys() == narrow.keys()
         for name, values in narrow.items():
-            self.assertEqual(values.dtype.itemsize, 4, "h5py knows no type of 2 bytes with these fields")
+            assert values.dtype.itemsize == 4, "h5py knows no type of 2 bytes with these fields"
             exact = (rounded(wide[name]).astype(numpy.uint32) << 16).view(numpy.float32)
             numpy.testing.assert_array_equal(values.astype(numpy.float32), exact, name)
         with h5py.File(self.path("narrow", "optimizer.h5")) as file:  # moments stay what they are
             with h5py.File(self.path("a", "step_00000008", "optimizer.h5")) as before:
                 key = "adamw/m/layers.0.attention.qkv.weight"
                 numpy.testing.assert_array_equal(file[key][...], before[key][...])
-        self.assertIn("bf16", self.train(5, "not_resumed_either", "--resume", self.path("narrow")))
-        self.assertEqual(self.tool(0, "diff", "narrow", "narrow")["equal"], True)
+        assert "bf16" in self.train(5, "not_resumed_either", "--resume", self.path("narrow"))
+        assert self.tool(0, "diff", "narrow", "narrow")["equal"] == True
         apart = {row["name"]: row["max_abs"] for row in self.tool(1, "diff", "a", "narrow")["tensors"]}
         for name, values in narrow.items():  # rounding errors
-            self.assertEqual(apart["/model/" + name], numpy.abs(values.astype(float) - wide[name]).max())
+            assert apart["/model/" + name] == numpy.abs(values.astype(float) - wide[name]).max()
 
     def test_mixtral_for_others(self):
         self.convert("a", "hf", "--to", "safetensors", "--max-shard", "40KB")
@@ -182,13 +173,13 @@ class Conversions(unittest.TestCase):
         found = {}
         for name in sorted(set(index["weight_map"].values())):
             tensors, metadata = read_safetensors(self.path("hf", name))
-            self.assertEqual(metadata, {"format": "pt"})
+            assert metadata == {"format": "pt"}
             for key in tensors:
-                self.assertEqual(index["weight_map"][key], name)
+                assert index["weight_map"][key] == name
             found.update(tensors)
-        self.assertEqual(set(found), set(index["weight_map"]))
-        self.assertEqual(index["metadata"]["total_size"], sum(values.nbytes for values in found.values()))
-        self.assertGreater(len(set(index["weight_map"].values())), 3)
+        assert set(found) == set(index["weight_map"])
+        assert index["metadata"]["total_size"] == sum(values.nbytes for values in found.values())
+        assert len(set(index["weight_map"].values())) > 3
         ours, layer = self.weights("a/step_00000008"), "model.layers.1."
         qkv, gate_up = ours["layers.1.attention.qkv.weight"], ours["layers.1.moe.experts.gate_up.weight"]
         wanted = {"model.embed_tokens.weight": ours["embed.tokens"], "lm_head.weight": ours["head.weight"],
@@ -202,19 +193,17 @@ class Conversions(unittest.TestCase):
                   layer + "block_sparse_moe.experts.2.w2.weight": ours["layers.1.moe.experts.down.weight"][2]}
         for name, values in wanted.items():
             numpy.testing.assert_array_equal(found[name], values, name)
-        self.assertEqual(len(found), 3 + 2 * (2 + 4 + 1 + 3 * 4))
+        assert len(found) == 3 + 2 * (2 + 4 + 1 + 3 * 4)
         with open(self.path("hf", "config.json")) as file:
             config = json.load(file)
-        self.assertEqual((config["model_type"], config["architectures"], config["num_local_experts"],
-                          config["num_key_value_heads"], config["rms_norm_eps"], config["torch_dtype"]),
-                         ("mixtral", ["MixtralForCausalLM"], 4, 2, 1e-5, "float32"))
+        assert ((config["model_type"], config["architectures"], config["num_local_experts"], config["num_key_value_heads"], config["rms_norm_eps"], config["torch_dtype"])
+                == ("mixtral", ["MixtralForCausalLM"], 4, 2, 1e-5, "float32"))
         # Converted back: the same weights, of step 0.
         self.convert("hf", "back")
         back = self.tool(0, "inspect", "back")
-        self.assertEqual((back["step"], back["optimizer"]), (0, {}))
-        self.assertEqual([tensor["digest"] for tensor in back["tensors"]],
-                         [tensor["digest"] for tensor in self.tool(0, "inspect", "a")["tensors"]])
-        self.assertEqual(self.tool(0, "verify", "back")["ok"], True)
+        assert (back["step"], back["optimizer"]) == (0, {})
+        assert [tensor["digest"] for tensor in back["tensors"]] == [tensor["digest"] for tensor in self.tool(0, "inspect", "a")["tensors"]]
+        assert self.tool(0, "verify", "back")["ok"] == True
         self.convert("a", "hf16", "--to", "safetensors", "--dtype", "bf16")
         narrow, _ = read_safetensors(self.path("hf16", "model.safetensors"))
         for name, values in found.items():
@@ -225,20 +214,20 @@ class Conversions(unittest.TestCase):
             self.convert(os.path.join(GOLDENS, model), model)
             with open(self.path(model, "deck.yaml")) as file:
                 deck = file.read()
-            done = subprocess.run([TESSERA, "validate", self.path(model, "deck.yaml")], capture_output=True, text=True)
-            self.assertEqual((done.returncode, len(done.stderr.splitlines())), (5, 1), done.stderr)
-            self.assertIn("data.files: *.bin: fits no file", done.stderr)
+            done = subprocess.run([self.tessera, "validate", self.path(model, "deck.yaml")], capture_output=True, text=True)
+            assert (done.returncode, len(done.stderr.splitlines())) == (5, 1), done.stderr
+            assert "data.files: *.bin: fits no file" in done.stderr
             # Its deck, with what only a run can say.
             numpy.concatenate([numpy.array([20240520, 1, 4000] + [0] * 253, "<i4").view("<u2"),
                                (numpy.arange(4000) * 7 % 61).astype("<u2")]).tofile(self.path("tokens.bin"))
             run = deck.replace("init_from: \"\"", f"init_from: {self.path(model)}").replace("*.bin", "tokens.bin")
-            self.assertNotEqual(run, deck)
+            assert run != deck
             out = self.train(0, f"run_{model}", "--set", "run.steps=2", "--set", "batch.global=2", "--set",
                              f"checkpoint.dir={self.path('run_' + model)}", deck=run)
-            self.assertIn("saved", out)
-            self.assertEqual(self.tool(0, "inspect", f"run_{model}")["step"], 2)
-            done = subprocess.run([TESSERA, "validate", self.path(f"run_{model}.yaml")], capture_output=True, text=True)
-            self.assertEqual(done.returncode, 0, done.stderr)
+            assert "saved" in out
+            assert self.tool(0, "inspect", f"run_{model}")["step"] == 2
+            done = subprocess.run([self.tessera, "validate", self.path(f"run_{model}.yaml")], capture_output=True, text=True)
+            assert done.returncode == 0, done.stderr
 
     def test_state_of_routers(self):
         """Biases and loads stay fp32 in every conversion, and a run goes on from one; other programs' mixtures have none."""
@@ -248,76 +237,77 @@ class Conversions(unittest.TestCase):
         self.train(75, "deep_b", "--stop-at", "4", deck=deep)
         self.convert("deep_b", "deep_discrete", "--experts", "discrete")
         self.train(0, "deep_on", "--resume", self.path("deep_discrete"), deck=deep)
-        self.assertEqual(self.digest("deep_on"), self.digest("deep"))
+        assert self.digest("deep_on") == self.digest("deep")
         self.convert("deep", "deep_narrow", "--dtype", "bf16")
         types = {tensor["name"]: tensor["dtype"] for tensor in self.tool(0, "inspect", "deep_narrow")["tensors"]}
         counted = ["layers.1.moe.router.bias", "layers.1.moe.router.load"]
-        self.assertEqual(sorted(name for name, dtype in types.items() if dtype == "fp32"), counted)
-        self.assertEqual(types["layers.1.moe.shared.gate.weight"], "bf16")
+        assert sorted(name for name, dtype in types.items() if dtype == "fp32") == counted
+        assert types["layers.1.moe.shared.gate.weight"] == "bf16"
         wide, narrow = self.weights("deep/step_00000008"), self.weights("deep_narrow")
         for name in counted:
-            self.assertTrue(numpy.array_equal(wide[name], narrow[name]))
-        self.assertEqual(wide[counted[1]].sum(), 8 * 32 * 2)
-        self.assertTrue(wide[counted[0]].any())
+            assert numpy.array_equal(wide[name], narrow[name])
+        assert wide[counted[1]].sum() == 8 * 32 * 2
+        assert wide[counted[0]].any()
         err = self.tool(5, "convert", "deep", "deep_hf", "--to", "safetensors")
-        self.assertEqual([line.split(": ")[1] for line in err.splitlines()], ["model.moe.shared_gate", "model.moe.shared_ffn"], err)
-        self.assertFalse(os.path.exists(self.path("deep_hf")))
+        assert [line.split(": ")[1] for line in err.splitlines()] == ["model.moe.shared_gate", "model.moe.shared_ffn"], err
+        assert not os.path.exists(self.path("deep_hf"))
         # With a shared expert that glm4_moe has: out without the load, and in again.
         self.train(0, "plain", deck=deep.replace("shared_ffn: 16, shared_gate: true", "shared_ffn: 64"))
         self.convert("plain", "plain_hf", "--to", "safetensors")
         with open(self.path("plain_hf", "config.json")) as file:
             config = json.load(file)
-        self.assertEqual([config[key] for key in ("model_type", "n_shared_experts", "first_k_dense_replace", "n_group", "topk_group")], ["glm4_moe", 2, 1, 2, 1])
+        assert ([config[key] for key in ("model_type", "n_shared_experts", "first_k_dense_replace", "n_group", "topk_group")]
+                == ["glm4_moe", 2, 1, 2, 1])
         wide = self.weights("plain/step_00000008")
         found, _ = read_safetensors(self.path("plain_hf", "model.safetensors"))
-        self.assertTrue(numpy.array_equal(found["model.layers.1.mlp.gate.e_score_correction_bias"], wide[counted[0]]))
-        self.assertFalse([name for name in found if "load" in name])
+        assert numpy.array_equal(found["model.layers.1.mlp.gate.e_score_correction_bias"], wide[counted[0]])
+        assert not [name for name in found if "load" in name]
         self.convert("plain_hf", "plain_back")
         back = self.weights("plain_back")
-        self.assertEqual(back.keys(), wide.keys() - {counted[1]})
+        assert back.keys() == wide.keys() - {counted[1]}
         for name, values in back.items():
-            self.assertTrue(numpy.array_equal(values, wide[name]), name)
+            assert numpy.array_equal(values, wide[name]), name
 
     def test_a_dense_model_becomes_a_mixture(self):
         """Experts that copy a layer compute what it did, and a run goes on from them."""
         dense = DECK.replace(", moe: {experts: 4, top_k: 2}", "")
         self.train(0, "dense", deck=dense)
         report = self.convert("dense", "many", "--upcycle", "experts=4,top_k=2,first_dense=1")
-        self.assertEqual((report["step"], self.tool(0, "verify", "many")["ok"]), (0, True))
+        assert (report["step"], self.tool(0, "verify", "many")["ok"]) == (0, True)
         weights, source = self.weights("many"), self.weights("dense/step_00000008")
-        self.assertTrue(numpy.array_equal(weights["layers.0.mlp.down.weight"], source["layers.0.mlp.down.weight"]))
+        assert numpy.array_equal(weights["layers.0.mlp.down.weight"], source["layers.0.mlp.down.weight"])
         for part in ("gate_up", "down"):
             for expert in range(4):
-                self.assertTrue(numpy.array_equal(weights[f"layers.1.moe.experts.{part}.weight"][expert], source[f"layers.1.mlp.{part}.weight"]))
-        self.assertTrue(weights["layers.1.moe.router.weight"].any())
+                assert numpy.array_equal(weights[f"layers.1.moe.experts.{part}.weight"][expert], source[f"layers.1.mlp.{part}.weight"])
+        assert weights["layers.1.moe.router.weight"].any()
         losses = []
         mixture = dense.replace("ffn: 48", "ffn: 48, moe: {experts: 4, top_k: 2, first_dense: 1}")
         for name, deck, begin in (("on_dense", dense, self.path("dense")), ("on_many", mixture, self.path("many"))):
             self.train(0, name, "--set", "run.steps=1", "--set", "optimizer.warmup_steps=0", "--set", f"checkpoint.init_from={begin}", deck=deck)
             with open(self.path(name, "metrics.jsonl")) as file:
                 losses.append(json.loads(file.readline())["loss"])
-        self.assertAlmostEqual(*losses, delta=2e-2)  # weights are bf16 there
-        self.assertIn("--upcycle", self.tool(2, "convert", "dense", "none", "--upcycle", "experts=4"))
-        self.assertIn("model.moe.top_k: ", self.tool(2, "convert", "dense", "none", "--upcycle", "experts=4,top_k=5"))
-        self.assertIn("model.moe: ", self.tool(5, "convert", "a", "none", "--upcycle", "experts=4,top_k=2"))
-        self.assertFalse(os.path.exists(self.path("none")))
+        assert abs(losses[0] - losses[1]) <= 2e-2  # weights are bf16 there
+        assert "--upcycle" in self.tool(2, "convert", "dense", "none", "--upcycle", "experts=4")
+        assert "model.moe.top_k: " in self.tool(2, "convert", "dense", "none", "--upcycle", "experts=4,top_k=5")
+        assert "model.moe: " in self.tool(5, "convert", "a", "none", "--upcycle", "experts=4,top_k=2")
+        assert not os.path.exists(self.path("none"))
 
     def test_what_no_other_program_can_express(self):
         dense = DECK.replace(", moe: {experts: 4, top_k: 2}", "").replace("norm: rms", "norm: layer")
         self.train(0, "odd", "--set", "run.steps=0", deck=dense)
         err = self.tool(5, "convert", "odd", "odd_hf", "--to", "safetensors")
         for key in ("model.position", "model.activation", "model.kv_heads"):
-            self.assertIn(key, err)
-        self.assertFalse(os.path.exists(self.path("odd_hf")))
+            assert key in err
+        assert not os.path.exists(self.path("odd_hf"))
 
     def test_refusals_leave_nothing(self):
         before = sorted(os.listdir(self.folder))
-        self.assertIn("exists already", self.tool(5, "convert", "a", "b"))
-        self.assertIn("nowhere", self.tool(5, "convert", "nowhere", "out"))
-        self.assertIn("--experts", self.tool(2, "convert", "a", "out", "--to", "safetensors", "--experts", "single"))
+        assert "exists already" in self.tool(5, "convert", "a", "b")
+        assert "nowhere" in self.tool(5, "convert", "nowhere", "out")
+        assert "--experts" in self.tool(2, "convert", "a", "out", "--to", "safetensors", "--experts", "single")
         self.tool(2, "convert", "a", "out", "--dtype", "fp16")
         self.tool(2, "convert", "a")
-        self.assertEqual(sorted(os.listdir(self.folder)), before)
+        assert sorted(os.listdir(self.folder)) == before
         # Damage: the tensor is named, whatever the target format.
         shutil.copytree(self.path("a", "step_00000008"), self.path("damaged"))
         with h5py.File(self.path("damaged", "optimizer.h5")) as file:
@@ -328,12 +318,11 @@ class Conversions(unittest.TestCase):
             file.seek(offset + 4097)
             file.write(bytes([byte[0] ^ 4]))
         for arguments in ([], ["--experts", "discrete"], ["--dtype", "bf16"]):
-            self.assertIn("/adamw/v/layers.1.moe.experts.down.weight",
-                          self.tool(5, "convert", "damaged", "out", *arguments))
+            assert "/adamw/v/layers.1.moe.experts.down.weight" in self.tool(5, "convert", "damaged", "out", *arguments)
         self.convert("damaged", "sound_part", "--weights-only")  # the model itself is whole
         shutil.rmtree(self.path("sound_part"))
         shutil.rmtree(self.path("damaged"))
-        self.assertEqual(sorted(os.listdir(self.folder)), before)
+        assert sorted(os.listdir(self.folder)) == before
 
     def test_a_full_disk_leaves_nothing(self):
         before = sorted(os.listdir(self.folder))
@@ -344,23 +333,23 @@ class Conversions(unittest.TestCase):
 
         for arguments in ([], ["--to", "safetensors"]):
             err = self.tool(4, "convert", "a", "out", *arguments, preexec_fn=small_files)
-            self.assertIn("out.tmp.", err)
-            self.assertEqual(sorted(os.listdir(self.folder)), before)
+            assert "out.tmp." in err
+            assert sorted(os.listdir(self.folder)) == before
 
     def test_what_a_killed_one_left_is_cleared_away(self):
         before = sorted(os.listdir(self.folder))
         for arguments in ([], ["--to", "safetensors"]):
             limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000))  # SIGXFSZ kills who goes beyond
-            done = subprocess.run([TESSERA, "checkpoint", "convert", "a", "out", *arguments], cwd=self.folder, capture_output=True,
+            done = subprocess.run([self.tessera, "checkpoint", "convert", "a", "out", *arguments], cwd=self.folder, capture_output=True,
                                   preexec_fn=limit)
-            self.assertEqual(done.returncode, -signal.SIGXFSZ, done)
+            assert done.returncode == -signal.SIGXFSZ, done
             left = [name for name in os.listdir(self.folder) if name not in before]
-            self.assertRegex(" ".join(left), r"^out\.tmp\.[0-9a-f]{8}$")
-            again = subprocess.run([TESSERA, "checkpoint", "convert", "a", "out", *arguments], cwd=self.folder, capture_output=True, text=True)
-            self.assertEqual(again.returncode, 0, again)
-            self.assertIn(f"{left[0]}: removed", again.stderr)
+            assert re.search(r"^out\.tmp\.[0-9a-f]{8}$", " ".join(left))
+            again = subprocess.run([self.tessera, "checkpoint", "convert", "a", "out", *arguments], cwd=self.folder, capture_output=True, text=True)
+            assert again.returncode == 0, again
+            assert f"{left[0]}: removed" in again.stderr
             shutil.rmtree(self.path("out"))
-            self.assertEqual(sorted(os.listdir(self.folder)), before)
+            assert sorted(os.listdir(self.folder)) == before
 
     def sparse_folder(self, name, vocabulary):
         """A GPT-2 folder of zeros, nearly all of them in two tables."""
@@ -390,10 +379,10 @@ class Conversions(unittest.TestCase):
         counts what its parent held when it was forked."""
         spawn = ("import os, sys; _, status, usage = os.wait4(os.posix_spawn(sys.argv[1], sys.argv[1:], os.environ), 0);"
                  "print(os.waitstatus_to_exitcode(status), usage.ru_maxrss, file=sys.stderr)")
-        done = subprocess.run([sys.executable, "-S", "-c", spawn, TESSERA, *arguments], cwd=self.folder,
+        done = subprocess.run([sys.executable, "-S", "-c", spawn, self.tessera, *arguments], cwd=self.folder,
                               stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=True)
         code, peak = map(int, done.stderr.split()[-2:])
-        self.assertEqual(code, 0, done.stderr)
+        assert code == 0, done.stderr
         return peak
 
     def test_memory_is_that_of_two_blocks_whatever_the_model(self):
@@ -405,20 +394,14 @@ class Conversions(unittest.TestCase):
                 peaks.append(self.peak("checkpoint", "convert", source, target, "--to", to))
             for left in (name, name + "_in", name + "_out"):
                 shutil.rmtree(self.path(left))
-        built = json.loads(subprocess.run([TESSERA, "info", "--json"], capture_output=True, check=True).stdout)
+        built = json.loads(subprocess.run([self.tessera, "info", "--json"], capture_output=True, check=True).stdout)
         if built["build_type"] == "Release" and built["back_end"] != "Cuda":  # nothing else holds memory there
-            self.assertLess(max(peaks), self.peak("info") + (40 << 10))  # `info`: libraries, which differ by distribution
-        self.assertLess(max(peaks[2:]), 1.1 * max(peaks[:2]))
+            assert max(peaks) < self.peak("info") + (40 << 10)  # `info`: libraries, which differ by distribution
+        assert max(peaks[2:]) < 1.1 * max(peaks[:2])
 
     def test_help_names_every_option(self):
-        done = subprocess.run([TESSERA, "checkpoint", "convert", "--help"], capture_output=True, text=True)
-        self.assertEqual(done.returncode, 0)
+        done = subprocess.run([self.tessera, "checkpoint", "convert", "--help"], capture_output=True, text=True)
+        assert done.returncode == 0
         for word in ("SRC", "DST", "--experts single|discrete", "--dtype fp32|bf16", "--to tessera|safetensors",
                      "--weights-only", "--max-shard", "--json", "checkpoint.init_from"):
-            self.assertIn(word, done.stdout)
-
-
-if __name__ == "__main__":
-    MPIEXEC = sys.argv.pop(2)
-    TESSERA = os.path.abspath(sys.argv.pop(1))
-    unittest.main(verbosity=2)
+            assert word in done.stdout

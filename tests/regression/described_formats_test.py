@@ -1,14 +1,11 @@
 """Formats that a deck describes, from outside: described as built-in formats are, they give the built-in formats' runs; how
 weights are held, sharded, gathered and computed again changes no bit; codes, scales and values equal a numpy reading of the
 rules; what cannot be is refused with its line.
-
-usage: described_formats_test.py TESSERA MPIEXEC [CLASS.test...]
 """
 import itertools
 import json
 import os
 import subprocess
-import sys
 
 import h5py
 import numpy as np
@@ -16,9 +13,7 @@ import numpy as np
 import held_runs
 import runs
 import slots_test
-
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "python"))
-import tessera_io  # noqa: E402
+import tessera_io
 
 E4M3, E5M2 = "element: e4m3, special: nan", "element: e5m2, special: ieee"
 FORMATS = {
@@ -61,10 +56,10 @@ class Bits(Formats):
         """Held as codes on two ranks, and in bf16 on one."""
         for i, (built, described) in enumerate(ALIKE.items()):
             for model, ranks, sets in (("dense", 2, (held_runs.QUANTIZED,)), ("single", 1, ("batch.global=2",))):
-                with self.subTest(built, model=model):
+                with self.subtests.test(built, model=model):
                     pair = [self.bits(self.trace(f"{kind}{i}{model}", recipe, model, ranks, *sets))
                             for kind, recipe in (("built", built), ("described", described))]
-                    self.assertEqual(*pair)
+                    assert pair[0] == pair[1]
 
     def test_own(self):
         self.variants(OWN, "dense")
@@ -89,18 +84,17 @@ class Bits(Formats):
             trace = self.bits(self.trace(name, OWN, "dense", ranks, "reduce.order=batch", "precision.statistics_every=2", *sets))
             with open(self.path(name, "quantization.jsonl"), encoding="utf-8") as file:
                 seen.add((json.dumps(trace), file.read()))
-        self.assertEqual(len(seen), 1)
+        assert len(seen) == 1
         lines = [json.loads(line) for line in next(iter(seen))[1].splitlines()]
-        self.assertEqual({line["format"] for line in lines},
-                         {"int4_16x16_e4m3", "int4_1x64_e8m0", "e3m3_1x16_e4m3", "e2m3_1x128_e8m0_floor"})
-        self.assertTrue(all(0 < line["relative_error"] < 0.5 for line in lines))
+        assert {line["format"] for line in lines} == {"int4_16x16_e4m3", "int4_1x64_e8m0", "e3m3_1x16_e4m3", "e2m3_1x128_e8m0_floor"}
+        assert all(0 < line["relative_error"] < 0.5 for line in lines)
 
     def test_a_run_in_two_parts(self):
         sets = (held_runs.QUANTIZED, "reduce.order=batch")
         whole = self.trace("whole", OWN, "dense", 2, *sets, steps=6)
         self.trace("parts", OWN, "dense", 2, *sets, steps=6, code=75, arguments=("--stop-at", "3"))
         rest = self.trace("parts", OWN, "dense", 1, *sets, steps=6)
-        self.assertEqual(self.bits((whole[0][3:], whole[1])), self.bits(rest))
+        assert self.bits((whole[0][3:], whole[1])) == self.bits(rest)
 
 
 def nearest(values, codes):
@@ -176,13 +170,13 @@ class Oracle(runs.InFolder):
             file["w"] = values
         forms = {self.drawn(random) for _ in range(60)}
         for form in sorted(forms):
-            with self.subTest(form):
+            with self.subtests.test(form):
                 out = self.path(form + ".h5")
-                done = subprocess.run([runs.TESSERA, "quantize", self.path("in.h5"), "--format", form, "--out", out], capture_output=True, text=True, timeout=runs.PATIENCE)
-                self.assertEqual((done.returncode, done.stderr), (0, ""))
+                done = subprocess.run([self.tessera, "quantize", self.path("in.h5"), "--format", form, "--out", out], capture_output=True, text=True, timeout=runs.PATIENCE)
+                assert (done.returncode, done.stderr) == (0, "")
                 codes, scales = quantized(rounded, form)
                 with h5py.File(out) as file:
-                    self.assertEqual(file["w"].attrs["format"].decode(), form)
+                    assert file["w"].attrs["format"].decode() == form
                     np.testing.assert_array_equal(file["w/rowwise_data"][...], codes)
                     if scales is not None:
                         np.testing.assert_array_equal(file["w/rowwise_scales"][...], scales)
@@ -191,9 +185,9 @@ class Oracle(runs.InFolder):
                     if scales is not None:
                         np.testing.assert_array_equal(file["w/columnwise_scales"][...], turned_scales.T)
                 error = tessera_io.dequantized(out, "w") - rounded
-                self.assertLess(np.linalg.norm(error) / np.linalg.norm(rounded), 1)
+                assert np.linalg.norm(error) / np.linalg.norm(rounded) < 1
                 if form.startswith("int8_1x"):
-                    self.assertLess(np.linalg.norm(error) / np.linalg.norm(rounded), 0.02)
+                    assert np.linalg.norm(error) / np.linalg.norm(rounded) < 0.02
 
 
 class Refusals(Formats):
@@ -202,8 +196,8 @@ class Refusals(Formats):
                           .replace("precision: {recipe: RECIPE, primary_weights: bf16}", precision).replace("DIR", self.path("none")))
         said = str(self.train(3, 1, deck))
         for text in texts:
-            self.assertIn(text, said)
-        self.assertFalse(os.path.exists(self.path("none")))
+            assert text in said
+        assert not os.path.exists(self.path("none"))
 
     def test_all_at_once_with_their_lines(self):
         self.refused("""precision:
@@ -244,7 +238,3 @@ class Refusals(Formats):
     def test_a_schedule_names_them_too(self):
         self.refused("precision: {formats: {a: {element: int4, block: [1, 16], scale: e8m0}}, schedule: [{from_step: 2, recipe: {weight: b}}]}",
                      "precision.schedule[0].recipe.weight: b is none of the choices")
-
-
-if __name__ == "__main__":
-    runs.main()

@@ -1,13 +1,9 @@
 """Checks that the program accepts the decks and commands in the documents.
-
-usage: documents_test.py TESSERA
 """
 import glob
 import os
 import re
 import subprocess
-import sys
-import unittest
 
 import documents
 import runs
@@ -25,24 +21,19 @@ def commands(text):
 class Documents(runs.InFolder):
     def test_the_tutorials_first_deck_is_one(self):
         decks = [block for block in documents.indented(documents.read("docs/tutorial.md")) if "schema_version" in block]
-        self.assertEqual(len(decks), 2)  # the second begins from a converted model: tutorial_test.py
+        assert len(decks) == 2  # the second begins from a converted model: tutorial_test.py
         os.mkdir(self.path("my_texts"))
         self.write("my_texts/a.txt", runs.CORPUS)
-        done = subprocess.run([runs.TESSERA, "validate", self.write("notes.yaml", decks[0]), "--ranks", "2"], capture_output=True, text=True, timeout=runs.PATIENCE)
-        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        done = subprocess.run([self.tessera, "validate", self.write("notes.yaml", decks[0]), "--ranks", "2"], capture_output=True, text=True, timeout=runs.PATIENCE)
+        assert (done.returncode, done.stderr) == (0, "")
 
     def test_every_verb_is_one(self):
         known = set()
         for verb, form in (([], "{}"), (["checkpoint"], "checkpoint {}")):
-            told = subprocess.run([runs.TESSERA, *verb, "--help"], capture_output=True, text=True, check=True, timeout=runs.PATIENCE).stdout
+            told = subprocess.run([self.tessera, *verb, "--help"], capture_output=True, text=True, check=True, timeout=runs.PATIENCE).stdout
             known |= {form.format(name) for name in re.findall(r"^  ([a-z]+)  +[A-Z]", told, re.MULTILINE)}
-        self.assertIn("checkpoint diff", known)
+        assert "checkpoint diff" in known
         pages = ["README.md", "TESTING.md", *(os.path.relpath(path, documents.ROOT) for path in glob.glob(os.path.join(documents.ROOT, "docs", "**", "*.md"), recursive=True))]
         found = {verb for page in pages for verb in commands(documents.read(page))}
-        self.assertGreater(len(found), 8)
-        self.assertEqual(found - known - {"checkpoint"}, set())
-
-
-if __name__ == "__main__":
-    runs.TESSERA = os.path.abspath(sys.argv.pop(1))
-    unittest.main(verbosity=2)
+        assert len(found) > 8
+        assert found - known - {"checkpoint"} == set()

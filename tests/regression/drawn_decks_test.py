@@ -2,7 +2,6 @@
 is refused. Where it is not, keys that promise the same bits change none, a resumed run is the one that never stopped, and
 what was saved is read by `verify` and `generate`.
 
-usage: drawn_decks_test.py TESSERA MPIEXEC [DrawnDecks.test...]
 
 Sixteen decks; with TESSERA_MATRIX=whole 400, of which TESSERA_MATRIX_PART=i/n selects every n-th. Failures name the deck's
 number, from which all else is drawn.
@@ -92,15 +91,15 @@ class DrawnDecks(runs.Runs):
         """Whether the deck was trained, in folder `name`; validate and train must agree on that."""
         deck = self.write(name + ".yaml", DECK)
         words = [word for key, value in {**settings, "checkpoint.dir": self.path(name)}.items() for word in ("--set", f"{key}={value}")]
-        done = subprocess.run([runs.TESSERA, "validate", deck, "--ranks", str(ranks), *words], capture_output=True, text=True,
+        done = subprocess.run([self.tessera, "validate", deck, "--ranks", str(ranks), *words], capture_output=True, text=True,
                               timeout=runs.PATIENCE, cwd=self.folder)
-        self.assertIn(done.returncode, (0, 3), done.stderr)
+        assert done.returncode in (0, 3), done.stderr
         self.train(done.returncode, ranks, deck, *words, *arguments)
         return done.returncode == 0
 
     def expect_same(self, name, as_in):
-        self.assertEqual(self.rows(name, STEPS), self.rows(as_in, STEPS))
-        self.assertEqual(self.final(name), self.final(as_in))
+        assert self.rows(name, STEPS) == self.rows(as_in, STEPS)
+        assert self.final(name) == self.final(as_in)
 
     def try_one(self, number):
         draw = Draw(number)
@@ -109,12 +108,12 @@ class DrawnDecks(runs.Runs):
         if not self.trained(whole, ranks, settings):
             return False
         for loss, *_ in self.rows(whole, STEPS):
-            self.assertLess(loss, 8)
+            assert loss < 8
         if self.trained(other, ranks, draw.same_bits(ranks, settings)):
             self.expect_same(other, whole)
             self.compared += 1
-        self.assertTrue(self.trained(rest, ranks, settings, "--resume", self.path(whole, f"step_{SAVED:08d}")))
-        self.assertEqual(self.final(rest), self.final(whole))
+        assert self.trained(rest, ranks, settings, "--resume", self.path(whole, f"step_{SAVED:08d}"))
+        assert self.final(rest) == self.final(whole)
         self.tool(0, "verify", self.path(whole))
         self.run_to_its_end(0, ranks, "generate", self.path(whole), "--prompt", "the ", "--tokens", "8")
         return True
@@ -122,11 +121,7 @@ class DrawnDecks(runs.Runs):
     def test_each(self):
         numbers, ran, self.compared = runs.part_of(range(COUNT)), 0, 0
         for number in numbers:
-            with self.subTest(number):
+            with self.subtests.test(number):
                 ran += self.try_one(number)
-        self.assertGreater(2 * ran, len(numbers), "most decks were refused")
-        self.assertGreater(2 * self.compared, ran, "most others that must have the same bits were refused")
-
-
-if __name__ == "__main__":
-    runs.main()
+        assert 2 * ran > len(numbers), "most decks were refused"
+        assert 2 * self.compared > ran, "most others that must have the same bits were refused"

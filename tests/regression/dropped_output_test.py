@@ -1,6 +1,4 @@
 """A run goes on, and saves, when its output cannot be written: `train DECK | head`, Ctrl-C at `train DECK | tee log`, a full disk.
-
-usage: dropped_output_test.py TESSERA MPIEXEC
 """
 import os
 import random
@@ -16,13 +14,13 @@ READER = "import sys\nfor i, line in zip(range(int(sys.argv[1])), sys.stdin): pr
 
 
 class DroppedOutput(runs.Runs):
-    def setUp(self):
-        super().setUp()
-        self.draws = random.Random(self.id())
+    def setup_method(self):
+        super().setup_method()
+        self.draws = random.Random(self.name)
 
     def piped(self, lines, *arguments, both=False):
         """A run and the reader of its output, in a process group of their own."""
-        run = subprocess.Popen([runs.TESSERA, "train", *arguments], cwd=self.folder, stdout=subprocess.PIPE, env={**os.environ, "OMP_NUM_THREADS": "1"},
+        run = subprocess.Popen([self.tessera, "train", *arguments], cwd=self.folder, stdout=subprocess.PIPE, env={**os.environ, "OMP_NUM_THREADS": "1"},
                                stderr=subprocess.STDOUT if both else subprocess.PIPE, text=True, process_group=0)
         reader = subprocess.Popen([sys.executable, "-c", READER, str(lines)], stdin=run.stdout, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
                                   text=True, process_group=run.pid)
@@ -32,8 +30,8 @@ class DroppedOutput(runs.Runs):
 
     def ended(self, code, run, directory):
         err = run.communicate(timeout=runs.PATIENCE)[1]
-        self.assertEqual(run.returncode, code, err)
-        self.assertNotIn("LOCK", os.listdir(self.path(directory)))
+        assert run.returncode == code, err
+        assert "LOCK" not in os.listdir(self.path(directory))
         return err
 
     def test_a_reader_that_has_enough(self):
@@ -43,7 +41,7 @@ class DroppedOutput(runs.Runs):
             reader.communicate()
             self.ended(0, run, f"run{i}")
             wanted = wanted or self.final(f"run{i}")
-            self.assertEqual((len(self.rows(f"run{i}")), self.final(f"run{i}")), (8, wanted))
+            assert (len(self.rows(f"run{i}")), self.final(f"run{i}")) == (8, wanted)
 
     def test_an_interrupt_that_ends_the_reader_too(self):
         for both in (False, True):
@@ -51,25 +49,21 @@ class DroppedOutput(runs.Runs):
             run, reader = self.piped(10_000, self.deck(directory, None), "--set", "run.steps=100000", "--set", "checkpoint.every_steps=0", both=both)
             deadline = time.monotonic() + runs.PATIENCE
             while not os.path.exists(self.path(directory, "metrics.jsonl")) or not self.json_lines(directory, "metrics.jsonl"):
-                self.assertIsNone(run.poll())
-                self.assertLess(time.monotonic(), deadline)
+                assert run.poll() is None
+                assert time.monotonic() < deadline
                 time.sleep(0.05)
             os.killpg(run.pid, signal.SIGINT)
             reader.communicate()
             self.ended(75, run, directory)
             last = self.json_lines(directory, "metrics.jsonl")[-1]["step"]
-            self.assertIn(f"step_{last:08}", os.listdir(self.path(directory)))
+            assert f"step_{last:08}" in os.listdir(self.path(directory))
 
     def test_a_full_disk_under_the_log(self):
         for i, both in enumerate((False, True)):
             with open("/dev/full", "w", encoding="utf-8") as full:
-                done = subprocess.run([runs.TESSERA, "train", self.deck(f"full{i}", None)], cwd=self.folder, stdout=full, text=True, timeout=runs.PATIENCE,
+                done = subprocess.run([self.tessera, "train", self.deck(f"full{i}", None)], cwd=self.folder, stdout=full, text=True, timeout=runs.PATIENCE,
                                       stderr=subprocess.STDOUT if both else subprocess.PIPE, env={**os.environ, "OMP_NUM_THREADS": "1"})
-            self.assertEqual(done.returncode, 0, done.stderr)
+            assert done.returncode == 0, done.stderr
             if not both:
-                self.assertEqual(done.stderr.count("standard output: No space left on device"), 1, done.stderr)
-            self.assertEqual(len(self.rows(f"full{i}")), 8)
-
-
-if __name__ == "__main__":
-    runs.main()
+                assert done.stderr.count("standard output: No space left on device") == 1, done.stderr
+            assert len(self.rows(f"full{i}")) == 8

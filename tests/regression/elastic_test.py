@@ -2,7 +2,6 @@
 nodes are killed at drawn moments, saves included. Each job ends by itself, on the nodes that are left, with the digest of a
 run that lost nothing.
 
-usage: elastic_test.py TESSERA MPIEXEC; 77: no Slurm can be started here
 
 TESSERA_ELASTIC=N: so many moments, by default 3, one of each kind; TESSERA_SEED: others.
 """
@@ -12,14 +11,13 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import tempfile
-import unittest
 
-import slurm
+import pytest
+
 from runs import JOBSCRIPTS, Jobs, processes
+import slurm
 
-TESSERA = MPIEXEC = ""
 STEPS = 3000
 SETTINGS = ("--set", "reduce.order=batch", "--set", f"run.steps={STEPS}", "--set", "checkpoint.every_steps=60", "--set", "batch.micro=1",
             "--set", "comm.timeout_s=20")
@@ -27,18 +25,20 @@ SETTINGS = ("--set", "reduce.order=batch", "--set", f"run.steps={STEPS}", "--set
 
 class Elastic(Jobs):
     @classmethod
-    def setUpClass(cls):
-        home = cls.enterClassContext(tempfile.TemporaryDirectory(prefix="tessera-elastic-"))
-        cls.slurm = cls.enterClassContext(slurm.Slurm(home, cpus=1, nodes=2))
+    def setup_class(cls):
+        if reason := slurm.missing():
+            pytest.skip(reason)
+        home = cls.at_class_end.enter_context(tempfile.TemporaryDirectory(prefix="tessera-elastic-"))
+        cls.slurm = cls.at_class_end.enter_context(slurm.Slurm(home, cpus=1, nodes=2))
 
     def ranks(self, node, job):
         """Pids of the job's ranks on a node."""
-        return processes.find(TESSERA, SLURMD_NODENAME=node, SLURM_JOB_ID=job)
+        return processes.find(self.tessera, SLURMD_NODENAME=node, SLURM_JOB_ID=job)
 
     def strike(self, kind, node, job):
         """Kills a rank, the slurmd of a node, or both, which is what other nodes see of a node that is gone."""
         ranks = self.ranks(node, job)
-        self.assertTrue(ranks, f"no rank of job {job} on {node}")
+        assert ranks, f"no rank of job {job} on {node}"
         if kind != "slurmd":
             for pid in ranks:
                 os.kill(pid, signal.SIGKILL)
@@ -46,9 +46,9 @@ class Elastic(Jobs):
             self.slurm.slurmd[node].kill()
 
     def digest(self, directory):
-        done = subprocess.run([TESSERA, "checkpoint", "inspect", directory, "--json"], cwd=self.folder, capture_output=True, text=True,
+        done = subprocess.run([self.tessera, "checkpoint", "inspect", directory, "--json"], cwd=self.folder, capture_output=True, text=True,
                               timeout=300)
-        self.assertEqual(done.returncode, 0, done.stderr)
+        assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)["content_digest"]
 
     def steps_done(self, directory):
@@ -64,33 +64,25 @@ class Elastic(Jobs):
         slurm.until(120, f"{node} again", idle)
 
     def test_jobs_that_lose_ranks_and_nodes(self):
-        whole = subprocess.run([MPIEXEC, "-n", "1", TESSERA, "train", "deck.yaml", *SETTINGS, "--set", "checkpoint.dir=whole"], cwd=self.folder,
+        whole = subprocess.run([self.launcher, "-n", "1", self.tessera, "train", "deck.yaml", *SETTINGS, "--set", "checkpoint.dir=whole"], cwd=self.folder,
                                capture_output=True, text=True, timeout=600)
-        self.assertEqual(whole.returncode, 0, whole.stderr)
+        assert whole.returncode == 0, whole.stderr
         draw = random.Random(int(os.environ.get("TESSERA_SEED", "7")))
         for number in range(int(os.environ.get("TESSERA_ELASTIC", "3"))):
             kind, moment, node = ("rank", "slurmd", "host")[number % 3], draw.randrange(1, STEPS // 2), draw.choice(self.slurm.nodes)
             name = f"run{number}"
             job = self.slurm.submit("--nodes=1-2", "--time=60", os.path.join(JOBSCRIPTS, "slurm", "train.sbatch"), "deck.yaml", *SETTINGS, "--set",
-                                    f"checkpoint.dir={name}", folder=self.folder, environment={"TESSERA": TESSERA})
+                                    f"checkpoint.dir={name}", folder=self.folder, environment={"TESSERA": self.tessera})
             what = f"{kind} of {node} at step {moment}"
             slurm.until(300, what, lambda: self.steps_done(name) >= moment)
             self.strike(kind, node, job)
             about = self.slurm.ended(job)
             log = self.read(os.path.basename(about["StdOut"]))
-            self.assertEqual((about["JobState"], about["ExitCode"]), ("COMPLETED", "0:0"), (what, log[-3000:]))
-            self.assertGreaterEqual(int(about["Restarts"]), 1, (what, log[-3000:]))
-            self.assertEqual(self.digest(name), self.digest("whole"), what)
+            assert (about["JobState"], about["ExitCode"]) == ("COMPLETED", "0:0"), (what, log[-3000:])
+            assert int(about["Restarts"]) >= 1, (what, log[-3000:])
+            assert self.digest(name) == self.digest("whole"), what
             ranks = [row["ranks"] for row in self.rows(name)]
-            self.assertEqual(ranks[0], 2, what)
+            assert ranks[0] == 2, what
             print(f"{what}: {about['Restarts']} restarts, ended on {ranks[-1]} ranks", flush=True)
             if kind != "rank":
                 self.brought_back(node)
-
-
-if __name__ == "__main__":
-    TESSERA, MPIEXEC = os.path.abspath(sys.argv.pop(1)), sys.argv.pop(1)
-    if reason := slurm.missing():
-        print(reason)
-        sys.exit(77)
-    unittest.main(verbosity=2)

@@ -1,7 +1,5 @@
 """Several evaluation sets by name (data.eval_sets): figures of each in log, records, report, compare and eval, equal on any
 number of ranks and to those of a run with that set alone; which of them chooses steps; and what is refused.
-
-usage: evaluation_sets_test.py TESSERA MPIEXEC
 """
 import json
 import math
@@ -26,9 +24,9 @@ NAMED = {"code": ["code_*.txt"], "a-1_b": ["prose.txt", "verse.txt"]}
 
 
 class Sets(runs.Runs):
-    def setUp(self):
-        super().setUp()
-        draws = random.Random(self.id())
+    def setup_method(self):
+        super().setup_method()
+        draws = random.Random(self.name)
         for name in ("code_1", "code_2", "prose", "verse", "held_out"):
             alphabet = draws.sample("abcdefghijklmnop ;{}()\n", 9)
             self.write(name + ".txt", "".join(draws.choice(alphabet) for _ in range(draws.randint(150, 900))))
@@ -38,9 +36,9 @@ class Sets(runs.Runs):
         return self.write(name, DECK.replace("SETS", f", eval_sets: [{listed}]{rest}" if sets else rest))
 
     def call(self, code, *arguments):
-        done = subprocess.run([runs.TESSERA, *arguments], cwd=self.folder, capture_output=True, text=True, check=False, timeout=runs.PATIENCE,
+        done = subprocess.run([self.tessera, *arguments], cwd=self.folder, capture_output=True, text=True, check=False, timeout=runs.PATIENCE,
                               env={**os.environ, "OMP_NUM_THREADS": "1"})
-        self.assertEqual(done.returncode, code, (arguments, done.stdout[-500:], done.stderr))
+        assert done.returncode == code, (arguments, done.stdout[-500:], done.stderr)
         return done.stdout if code == 0 else done.stderr
 
     def evaluated(self, directory):
@@ -57,54 +55,54 @@ class Figures(Sets):
             names = ["held"] * bool(rest) + list(NAMED)
             out, _ = self.train(0, 2, deck)
             found = self.evaluated("run")
-            self.assertEqual(list(found), [2, 4, 6])
+            assert list(found) == [2, 4, 6]
             for step, row in found.items():
-                self.assertEqual(list(row), ["eval_loss"] + [key for name in names for key in (f"eval_loss/{name}", f"bits_a_byte/{name}")])
-                self.assertEqual(row["eval_loss"], row[f"eval_loss/{names[0]}"])
+                assert list(row) == ["eval_loss"] + [key for name in names for key in (f"eval_loss/{name}", f"bits_a_byte/{name}")]
+                assert row["eval_loss"] == row[f"eval_loss/{names[0]}"]
                 for name in names:  # a byte is a token
-                    self.assertTrue(math.isclose(row[f"bits_a_byte/{name}"], row[f"eval_loss/{name}"] / math.log(2), rel_tol=1e-6))
+                    assert math.isclose(row[f"bits_a_byte/{name}"], row[f"eval_loss/{name}"] / math.log(2), rel_tol=1e-6)
             line = " | eval " + ", ".join(f"{name} {found[6][f'eval_loss/{name}']:.4f}" for name in names) + " | "
-            self.assertIn(line, out)
+            assert line in out
             # Alone, each has the same bits: another set changes none.
             for name, files in NAMED.items():
                 alone = self.deck_of({}, f", eval_files: {json.dumps(files)}, eval_fraction: 0", "alone.yaml")
                 result = json.loads(self.call(0, "eval", alone, "--checkpoint", "run/step_00000006", "--json"))
-                self.assertEqual(result["eval_loss"], found[6][f"eval_loss/{name}"])
+                assert result["eval_loss"] == found[6][f"eval_loss/{name}"]
             for ranks in (1, 3):
                 text, _ = self.run_to_its_end(0, ranks, "eval", deck, "--checkpoint", "run/step_00000006", "--json")
                 result = json.loads(text)
-                self.assertEqual(result["eval_loss"], found[6]["eval_loss"])
-                self.assertEqual({name: set["eval_loss"] for name, set in result["eval_sets"].items()},
-                                 {name: found[6][f"eval_loss/{name}"] for name in names})
+                assert result["eval_loss"] == found[6]["eval_loss"]
+                assert ({name: set["eval_loss"] for name, set in result["eval_sets"].items()}
+                        == {name: found[6][f"eval_loss/{name}"] for name in names})
             lines = self.call(0, "eval", deck, "--checkpoint", "run").splitlines()
-            self.assertEqual([re.match(r"step 6 \| (\S+) \| eval_loss ", line)[1] for line in lines], names)
+            assert [re.match(r"step 6 \| (\S+) \| eval_loss ", line)[1] for line in lines] == names
 
     def test_one_set_keeps_its_records(self):
         out, _ = self.train(0, 1, self.deck_of({}))
-        self.assertEqual([list(row) for row in self.evaluated("run").values()], [["eval_loss"]] * 3)
-        self.assertRegex(out, r"\| eval \d\.\d{4} \|")
-        self.assertNotIn("eval_sets", json.loads(self.call(0, "eval", "deck.yaml", "--checkpoint", "run", "--json")))
-        self.assertNotIn("Evaluation sets", self.read("run", "report.html"))
+        assert [list(row) for row in self.evaluated("run").values()] == [["eval_loss"]] * 3
+        assert re.search(r"\| eval \d\.\d{4} \|", out)
+        assert "eval_sets" not in json.loads(self.call(0, "eval", "deck.yaml", "--checkpoint", "run", "--json"))
+        assert "Evaluation sets" not in self.read("run", "report.html")
 
     def test_pages_and_plans_tell_of_each(self):
         deck = self.deck_of(NAMED, ", eval_fraction: 0.1")
         told = self.call(0, "validate", deck)
         for name in ("held", *NAMED):
-            self.assertRegex(told, rf"; eval {name}: \d+ of \d+ windows, \d+ tokens")
+            assert re.search(rf"; eval {name}: \d+ of \d+ windows, \d+ tokens", told)
         self.train(0, 1, deck)
         last = self.evaluated("run")[6]
         page = self.read("run", "report.html")
-        self.assertIn("Evaluation sets", page)
+        assert "Evaluation sets" in page
         for name in ("held", *NAMED):
-            self.assertRegex(page, rf"<dt>evaluation of {name}</dt><dd>{last[f'eval_loss/{name}']:.4f}, \d\.\d{{4}} bits a byte; lowest ")
+            assert re.search(rf"<dt>evaluation of {name}</dt><dd>{last[f'eval_loss/{name}']:.4f}, \d\.\d{{4}} bits a byte; lowest ", page)
         self.train(0, 1, self.deck_of({"code": NAMED["code"]}, "", "other.yaml"), "--set", "checkpoint.dir=other")
         table = self.call(0, "compare", "run", "other")
         for name in ("held", *NAMED):
-            self.assertIn(f"eval {name}", table)
+            assert f"eval {name}" in table
         found = json.loads(self.call(0, "compare", "run", "other", "--json"))["runs"]
-        self.assertEqual(list(found[0]["eval_sets"]), ["held", *NAMED])
-        self.assertEqual(list(found[1]["eval_sets"]), ["code"])
-        self.assertAlmostEqual(found[0]["eval_sets"]["code"]["eval_loss"], last["eval_loss/code"], places=6)
+        assert list(found[0]["eval_sets"]) == ["held", *NAMED]
+        assert list(found[1]["eval_sets"]) == ["code"]
+        assert round(abs(found[0]["eval_sets"]["code"]["eval_loss"] - last["eval_loss/code"]), 6) == 0
 
 
 class Chosen(Sets):
@@ -120,10 +118,10 @@ class Chosen(Sets):
             self.train(0, 1, deck, *often, "--set", f"eval.follow={name}", "--set", "run.stop_after=4", "--set", f"checkpoint.dir={directory}")
             rows = self.evaluated(directory)
             losses = [row[f"eval_loss/{name}"] for row in rows.values()]
-            self.assertEqual([row["eval_loss"] for row in rows.values()], losses)
+            assert [row["eval_loss"] for row in rows.values()] == losses
             best = min(range(len(losses)), key=losses.__getitem__)
-            self.assertEqual(len(losses), min(40, best + 5), "four evaluations behind the best")
-            self.assertIn(f"step_{best + 1:08}", os.listdir(self.path(directory)))
+            assert len(losses) == min(40, best + 5), "four evaluations behind the best"
+            assert f"step_{best + 1:08}" in os.listdir(self.path(directory))
 
     def test_another_set_may_be_followed_from_a_restart_on(self):
         deck = self.deck_of(NAMED, ", eval_fraction: 0.1")
@@ -132,10 +130,10 @@ class Chosen(Sets):
         self.train(0, 1, deck, *settings, "--set", "eval.follow=code")
         rows = self.evaluated("run")
         losses = [row["eval_loss/code"] for row in rows.values()]
-        self.assertEqual(rows[6]["eval_loss"], rows[6]["eval_loss/held"])
-        self.assertEqual(rows[9]["eval_loss"], rows[9]["eval_loss/code"])
+        assert rows[6]["eval_loss"] == rows[6]["eval_loss/held"]
+        assert rows[9]["eval_loss"] == rows[9]["eval_loss/code"]
         if (best := min(range(9), key=losses.__getitem__)) >= 6:
-            self.assertIn(f"step_{best + 1:08}", os.listdir(self.path("run")))
+            assert f"step_{best + 1:08}" in os.listdir(self.path("run"))
 
 
 class Refused(Sets):
@@ -146,11 +144,7 @@ class Refused(Sets):
             self.write("short.txt", "too short")
             for verb in (("validate",), ("train",)):
                 code = {"corpus.txt": 3}.get(sets["code"][0], 5)
-                self.assertRegex(self.call(code, *verb, self.deck_of(sets)), pattern)
-            self.assertFalse(os.path.exists(self.path("run")))
+                assert re.search(pattern, self.call(code, *verb, self.deck_of(sets)))
+            assert not os.path.exists(self.path("run"))
         self.write("copy.txt", self.read("corpus.txt"))
-        self.assertIn("holds what", self.call(0, "validate", self.deck_of({"code": ["copy.txt"]})))
-
-
-if __name__ == "__main__":
-    runs.main()
+        assert "holds what" in self.call(0, "validate", self.deck_of({"code": ["copy.txt"]}))

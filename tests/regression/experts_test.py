@@ -1,7 +1,6 @@
 """Expert parallelism from outside: checkpoints between any ranks, groups and layouts, refusals, what a run reports of its
 rows, ranks that stop for a while or for ever.
 
-usage: experts_test.py TESSERA MPIEXEC [Experts.test...]
 
 With TESSERA_MATRIX=whole every mesh loads what every mesh saved in every layout, under both rules, and evaluations run
 on up to 8 ranks; TESSERA_MATRIX_JOBS of these runs side by side: a minute on 32 cores.
@@ -53,19 +52,19 @@ class Experts(runs.Runs):
             loads = [(self.again, name, f"{name}.{number}", other, LAYOUTS[(i + number) % 2], LAYOUTS[(i // 2 + number) % 2], rule)
                      for i, ((mesh, layout), name) in enumerate(sources.items()) for number, other in enumerate(MESHES)
                      if WHOLE or other == MESHES[(MESHES.index(mesh) + 1) % len(MESHES)]]
-            self.assertEqual(len(loads), 72 if WHOLE else 6)
+            assert len(loads) == (72 if WHOLE else 6)
             for calls in (saves, loads):
                 for call, found in zip(calls, all_of(calls)):
-                    self.assertEqual(found, want, call[1:])
+                    assert found == want, call[1:]
 
     def test_a_run_in_two_parts_is_the_whole(self):
         settings = self.spread(2, "checkpoint.expert_layout=discrete")
         self.train(0, 4, self.deck("a"), *settings)
         self.train(75, 4, self.deck("b"), *settings, "--stop-at", "5")
         self.train(0, 4, self.deck("b"), *settings)
-        self.assertEqual(self.rows("b"), self.rows("a"))
-        self.assertEqual(self.final("b"), self.final("a"))
-        self.assertTrue(all(1 <= row["expert_rows"] <= 2 for row in self.json_lines("a", "metrics.jsonl")))
+        assert self.rows("b") == self.rows("a")
+        assert self.final("b") == self.final("a")
+        assert all(1 <= row["expert_rows"] <= 2 for row in self.json_lines("a", "metrics.jsonl"))
 
     def loss_of(self, ranks, expert):
         out, _ = self.run_to_its_end(0, ranks, "eval", self.deck(f"e{ranks}.{expert}"), "--checkpoint", "a", "--json",
@@ -79,7 +78,7 @@ class Experts(runs.Runs):
         if WHOLE:
             meshes += ((2, 1), (3, 3), (6, 2), (6, 3), (6, 6), (8, 4))
         losses = dict(zip(meshes, all_of([(self.loss_of, *mesh) for mesh in meshes])))
-        self.assertEqual(len(set(losses.values())), 1, losses)
+        assert len(set(losses.values())) == 1, losses
 
     def test_a_sample_knows_no_rank_count(self):
         """Digest of the initial state, which is the same for every size of groups."""
@@ -87,7 +86,7 @@ class Experts(runs.Runs):
         for ranks, expert in ((1, 1), (4, 4), (4, 2), (3, 3)) if WHOLE else ((1, 1), (4, 4)):
             out, _ = self.train(0, ranks, self.deck(f"a{ranks}.{expert}"), *self.spread(expert, "run.steps=0", "sample.tokens=30"))
             samples.add(re.search(r"^sample: .*", out, re.M | re.S)[0])
-        self.assertEqual(len(samples), 1, samples)
+        assert len(samples) == 1, samples
 
     def rank(self, directory, number):
         """The pid of a rank, from the run's LOCK."""
@@ -106,9 +105,9 @@ class Experts(runs.Runs):
         os.kill(pid, signal.SIGCONT)
         trace.let_go()
         out, err = process.communicate(timeout=runs.PATIENCE)
-        self.assertEqual((process.returncode, err), (0, ""), out[-1000:])
+        assert (process.returncode, err) == (0, ""), out[-1000:]
         trace.all()
-        self.assertEqual(self.rows("b"), self.rows("a"))
+        assert self.rows("b") == self.rows("a")
 
     def test_a_rank_that_stands_still_is_named(self):
         """Other ranks wait for the stopped one in its expert group, its expert-data group and the world; none of them is blamed."""
@@ -118,7 +117,7 @@ class Experts(runs.Runs):
             rows = self.path(name, "metrics.jsonl")
             deadline = time.monotonic() + runs.PATIENCE
             while not (os.path.exists(rows) and os.path.getsize(rows)):
-                self.assertLess(time.monotonic(), deadline)
+                assert time.monotonic() < deadline
                 time.sleep(0.05)
             pid = self.rank(name, number)
             os.kill(pid, signal.SIGSTOP)
@@ -129,8 +128,8 @@ class Experts(runs.Runs):
                     os.kill(pid, signal.SIGKILL)
                 except ProcessLookupError:
                     pass
-            self.assertEqual(process.returncode, 7, err)
-            self.assertEqual(set(re.findall(r"rank (\d+) does not answer", err)), {str(number)}, err)
+            assert process.returncode == 7, err
+            assert set(re.findall(r"rank (\d+) does not answer", err)) == {str(number)}, err
 
     def test_a_trace_lists_exchanges(self):
         self.train(75, 2, self.deck("a"), "--stop-at", "2", *self.spread(2, f"debug.trace={self.path('t.jsonl')}", "eval.every_steps=1"))
@@ -138,32 +137,32 @@ class Experts(runs.Runs):
             rows = [c for c in row["collectives"] if c["op"] == "exchange_rows"]
             # Two layers, six micro-batches, four exchanges: out and back in forward and backward. Evaluations do not
             # count.
-            self.assertEqual(len(rows), 4 * 2 * 6)
-            self.assertEqual({c["label"] for c in rows}, {"expert rows", "expert answers", "answer gradients", "row gradients"})
-            self.assertGreater(sum(c["bytes"] for c in rows), 0)
+            assert len(rows) == 4 * 2 * 6
+            assert {c["label"] for c in rows} == {"expert rows", "expert answers", "answer gradients", "row gradients"}
+            assert sum(c["bytes"] for c in rows) > 0
 
     def test_a_plan_says_who_holds_what(self):
         def plan(*more):
-            done = subprocess.run([runs.TESSERA, "plan", self.deck("a"), "--ranks", "4", *more], capture_output=True, text=True,
+            done = subprocess.run([self.tessera, "plan", self.deck("a"), "--ranks", "4", *more], capture_output=True, text=True,
                                   cwd=self.folder, check=True)
             return done.stdout
         one, two = json.loads(plan("--json", *self.spread(1))), json.loads(plan("--json", *self.spread(2)))
-        self.assertEqual(two["parameters"], one["parameters"])
-        self.assertEqual(two["flops_per_step"], one["flops_per_step"])
-        self.assertEqual(two["expert"], {"ranks": 2, "held": 6, "rows_planned": 2 * 32 * 2, "rows_even": 32 * 2})
-        self.assertNotIn("expert", one)
-        self.assertIn("host reads", two["graph"])
-        self.assertEqual({len(b["slices"]) for g in two["groups"] if g["processes"] == "expert" for b in g["buckets"]}, {2})
-        self.assertLess(two["memory"]["weights"], one["memory"]["weights"])
+        assert two["parameters"] == one["parameters"]
+        assert two["flops_per_step"] == one["flops_per_step"]
+        assert two["expert"] == {"ranks": 2, "held": 6, "rows_planned": 2 * 32 * 2, "rows_even": 32 * 2}
+        assert "expert" not in one
+        assert "host reads" in two["graph"]
+        assert {len(b["slices"]) for g in two["groups"] if g["processes"] == "expert" for b in g["buckets"]} == {2}
+        assert two["memory"]["weights"] < one["memory"]["weights"]
         text = plan("--verbose", *self.spread(2))
-        self.assertIn("4 ranks in 2 expert groups of 2; each rank holds 6 of 12 experts", text)
+        assert "4 ranks in 2 expert groups of 2; each rank holds 6 of 12 experts" in text
 
     def test_without_room_a_run_ends_on_all_ranks(self):
         """With room for 1.0 times the even share some layer of some step has too little room: that step changes nothing."""
         _, err = self.train(6, 2, self.deck("a"), *self.spread(2, "parallel.expert_room=1.0"))
-        self.assertRegex(err, r"parallel.expert_room: 1 is too small: rank [01] would have received 1\.\d+ times .* set 1\.\d+ or more")
-        self.assertEqual(self.tool(0, "ls", "a"), [])
-        self.assertEqual(self.json_lines("a", "metrics.jsonl"), [])
+        assert re.search(r"parallel.expert_room: 1 is too small: rank [01] would have received 1\.\d+ times .* set 1\.\d+ or more", err)
+        assert self.tool(0, "ls", "a") == []
+        assert self.json_lines("a", "metrics.jsonl") == []
 
     def test_what_cannot_be_is_refused_by_name(self):
         for ranks, weights, settings, said in (
@@ -171,10 +170,6 @@ class Experts(runs.Runs):
                 (2, "single", self.spread(2, experts=3), "parallel.expert: 2 does not divide 3 experts"),
                 (2, "", ["--set", "parallel.expert=2"], "parallel.expert: 2 ranks would hold the experts"),
                 (2, "single", self.spread(2, "parallel.expert_room=0.5"), "parallel.expert_room")):
-            with self.subTest(said=said):
+            with self.subtests.test(said=said):
                 _, err = self.run_to_its_end(3, ranks, "train", self.deck("a", weights), *settings)
-                self.assertIn(said, err)
-
-
-if __name__ == "__main__":
-    runs.main()
+                assert said in err

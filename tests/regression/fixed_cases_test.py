@@ -1,7 +1,5 @@
 """Two small decks to the bit: a dense one whose weights are held in bf16 and quantized, under AdamW and Muon, and one of
 experts that lie in one tensor or in one each, with an evaluation and a save between two steps.
-
-usage: fixed_cases_test.py TESSERA MPIEXEC [FixedCases.test...]
 """
 import itertools
 import json
@@ -9,7 +7,6 @@ import os
 import struct
 
 import held_runs
-import runs
 from held_runs import QUANTIZED, RECIPES
 
 WHOLE = os.environ.get("TESSERA_MATRIX") == "whole"
@@ -79,7 +76,3 @@ class FixedCases(held_runs.HeldRuns):
                 name = f"{first}.{then}"
                 run(name, first, code=75, arguments=("--stop-at", "1"))
                 self.expect_same((single[0][1:], single[1]), run(name, then), (sets, name))
-
-
-if __name__ == "__main__":
-    runs.main()

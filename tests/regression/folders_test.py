@@ -1,11 +1,10 @@
 """Folders of Hugging Face: what travels with their weights through runs and back, and what of them is taken, told or refused.
-
-usage: folders_test.py TESSERA MPIEXEC
 """
 import array
 import json
 import os
 import random
+import re
 import shutil
 import struct
 
@@ -25,8 +24,8 @@ TEMPLATE = "{% for message in messages %}<|im_start|>{{ message.content }}<|im_e
 
 
 class Folders(runs.Runs):
-    def setUp(self):
-        super().setUp()
+    def setup_method(self):
+        super().setup_method()
         ids = [7 * i % 251 for i in range(4000)]
         with open(self.path("tokens.bin"), "wb") as file:
             file.write(struct.pack("<256i", 20240520, 1, len(ids), *[0] * 253) + array.array("H", ids).tobytes())
@@ -46,7 +45,7 @@ class Folders(runs.Runs):
 
     def tokens(self, place, *more, told=False):
         out, err = self.run_to_its_end(0, 1, "generate", place, "--prompt-ids", "5,9,33", "--tokens", "12", "--temperature", "0", "--json", *more)
-        self.assertEqual(bool(err), told, err)
+        assert bool(err) == told, err
         return json.loads(out)["tokens"]
 
     def validate(self, code, deck, *more):
@@ -57,14 +56,14 @@ class Folders(runs.Runs):
         """validate and train end with the same code and name the same thing; returns the words."""
         err = self.validate(5, deck, *more)
         _, train = self.train(5, 1, deck, *more)
-        self.assertEqual(set(err.splitlines()) - set(train.splitlines()), set())
+        assert set(err.splitlines()) - set(train.splitlines()) == set()
         return err
 
     def test_a_text_ends_at_the_same_ids_everywhere(self):
         words = small_folders.tokenizer(more=("<|endoftext|>", "<|im_end|>"))
         free = self.tokens(small_folders.llama(self.path("free")))
         end, later = free[2], free[6]
-        self.assertNotIn(end, free[:2])
+        assert end not in free[:2]
         named = small_folders.tokenizer()
         vocab = named["model"]["vocab"]
         letter = next(token for token, id in vocab.items() if id == end)
@@ -86,10 +85,10 @@ class Folders(runs.Runs):
             self.convert(name, name + "_run")
             self.convert(name + "_run", name + "_back", "--to", "safetensors")
             for place in (name, name + "_run", name + "_back"):
-                self.assertEqual(self.tokens(place, told=told), free[:2], (i, place))
+                assert self.tokens(place, told=told) == free[:2], (i, place)
             with open(self.path(name + "_back", "config.json")) as file:
                 back = json.load(file)
-            self.assertEqual({key: back[key] for key in config}, config)
+            assert {key: back[key] for key in config} == config
 
     def test_companions_go_through_training_and_back(self):
         words = small_folders.tokenizer(more=("<|endoftext|>", "<|im_end|>"))
@@ -103,19 +102,19 @@ class Folders(runs.Runs):
             deck = self.words(name, "chat", tokenizer=words)
             self.train(75, ranks, deck, *settings, "--stop-at", "1")
             self.train(0, ranks, deck, *settings)  # resumed
-            self.assertEqual(self.tool(0, "verify", name), {"ok": True, "failures": []})
+            assert self.tool(0, "verify", name) == {"ok": True, "failures": []}
             self.convert(name, name + "_back", "--to", "safetensors")
             for file, text in files.items():
-                self.assertEqual(self.read(name, "step_00000001", file), text, file)
-                self.assertEqual(self.read(name, "step_00000002", file), text, file)
-                self.assertEqual(self.read(name + "_back", file), text, file)
-            self.assertNotIn("not taken along", self.convert("chat", name + "_copy"))
+                assert self.read(name, "step_00000001", file) == text, file
+                assert self.read(name, "step_00000002", file) == text, file
+                assert self.read(name + "_back", file) == text, file
+            assert "not taken along" not in self.convert("chat", name + "_copy")
             os.makedirs(self.path("chat", "additional_chat_templates"))
-            self.assertIn("additional_chat_templates: is not taken along", self.convert("chat", name + "_told"))
+            assert "additional_chat_templates: is not taken along" in self.convert("chat", name + "_told")
             os.rmdir(self.path("chat", "additional_chat_templates"))
             with open(self.path(name + "_back", "config.json")) as file:
                 back = json.load(file)
-            self.assertEqual((back["eos_token_id"], back["bos_token_id"], back.get("pad_token_id")), (261, 260, None))
+            assert (back["eos_token_id"], back["bos_token_id"], back.get("pad_token_id")) == (261, 260, None)
 
     def test_a_head_is_never_dropped(self):
         small_folders.llama(self.path("other"), tied=True, head="other")
@@ -123,11 +122,11 @@ class Folders(runs.Runs):
         small_folders.llama(self.path("tied"), tied=True)
         small_folders.llama(self.path("free"))
         _, err = self.run_to_its_end(5, 1, "checkpoint", "convert", "other", "lost")
-        self.assertIn("lm_head.weight differs from model.embed_tokens.weight", err)
-        self.assertEqual(self.tokens("same"), self.tokens("tied"))
+        assert "lm_head.weight differs from model.embed_tokens.weight" in err
+        assert self.tokens("same") == self.tokens("tied")
         os.remove(self.path("other", "config.json"))
         shutil.copy(self.path("free", "config.json"), self.path("other"))  # tie_word_embeddings: false
-        self.assertEqual(self.tokens("other"), self.tokens("free"))
+        assert self.tokens("other") == self.tokens("free")
 
     def test_keys_are_taken_told_or_refused(self):
         draw = random.Random(11)
@@ -139,17 +138,17 @@ class Folders(runs.Runs):
             name = f"h{i}"
             small_folders.llama(self.path(name), **{key: harmless[key] for key in keys})
             err = self.convert(name, name + "_run")
-            self.assertEqual(err.count("\n"), 1, err)
+            assert err.count("\n") == 1, err
             for key in keys:
-                self.assertIn(key, err)
-            self.assertEqual(self.tokens(name, told=True), plain)
+                assert key in err
+            assert self.tokens(name, told=True) == plain
         serious = {"rope_interleaved": True, "final_logit_softcapping": 30.0, "partial_rotary_factor": 0.5, "residual_multiplier": 0.2, "auto_map": {"AutoModel": "x"},
                    "".join(draw.choices("abcdefgh", k=9)): 3}
         small_folders.llama(self.path("serious"), **serious, **{"is_llama_config": True})
         _, err = self.run_to_its_end(5, 1, "checkpoint", "convert", "serious", "lost")
         for key in serious:
-            self.assertRegex(err, rf"config\.json: {key}: .*unknown here.*may be taken out of a copy")
-        self.assertNotIn("is_llama_config", err)
+            assert re.search(rf"config\.json: {key}: .*unknown here.*may be taken out of a copy", err)
+        assert "is_llama_config" not in err
 
     def test_windows(self):
         plain = self.tokens(small_folders.llama(self.path("plain")))
@@ -157,14 +156,15 @@ class Folders(runs.Runs):
         for i, keys in enumerate(({"model_type": "mistral"}, {"model_type": "mistral", "sliding_window": 64}, {"sliding_window": 100},
                                   {"sliding_window": 8, "use_sliding_window": False}, {"model_type": "mistral", "sliding_window": None},
                                   {"sliding_window": 8, "layer_types": ["full_attention"]})):
-            self.assertEqual(self.tokens(small_folders.llama(self.path(f"w{i}"), **keys)), plain, keys)
+            assert self.tokens(small_folders.llama(self.path(f"w{i}"), **keys)) == plain, keys
         # A shorter window: sequences as long as it, in which it changes nothing.
         small_folders.llama(self.path("short"), **shorter)
-        self.assertEqual(self.tokens("short", told=True), plain)
+        assert self.tokens("short", told=True) == plain
         _, err = self.run_to_its_end(2, 1, "generate", "short", "--prompt-ids", "1", "--tokens", "21")
-        self.assertIn("sequences of 20", err)
+        assert "sequences of 20" in err
         self.validate(0, self.words("b", "short"), "--set", "model.seq_len=20")
-        self.assertIn("model.seq_len: 21 is longer than its attention windows of 20", self.both_refuse(self.words("c", "short"), "--set", "model.seq_len=21"))
+        assert ("model.seq_len: 21 is longer than its attention windows of 20"
+                in self.both_refuse(self.words("c", "short"), "--set", "model.seq_len=21"))
 
     def test_prompts_of_ids_need_no_tokenizer(self):
         plain = self.tokens(small_folders.llama(self.path("plain")))
@@ -188,10 +188,10 @@ class Folders(runs.Runs):
             else:
                 self.convert(*places)
             for place in places:
-                self.assertEqual(self.tokens(place, told=True), plain, (i, place))
+                assert self.tokens(place, told=True) == plain, (i, place)
             out, err = self.run_to_its_end(0, 1 + i % 2, "generate", places[-1], "--prompt-ids", "5,9", "--tokens", "3")
-            self.assertEqual(len(out.split()), 3, out)
-            self.assertEqual(err.count("the answer is ids without text"), 1, err)
+            assert len(out.split()) == 3, out
+            assert err.count("the answer is ids without text") == 1, err
             self.run_to_its_end(5, 1, "generate", places[-1], "--prompt", "the")
 
     def test_a_deck_whose_tokenizer_is_gone_finds_its_run(self):
@@ -201,7 +201,7 @@ class Folders(runs.Runs):
         self.train(0, 1, deck, "--set", "run.steps=0")
         wanted = self.tokens("a")
         os.remove(self.path("a.json"))
-        self.assertEqual(self.tokens(deck), wanted)
+        assert self.tokens(deck) == wanted
 
     def test_weights_of_another_tokenizer(self):
         words = small_folders.tokenizer()
@@ -210,28 +210,28 @@ class Folders(runs.Runs):
         other = small_folders.tokenizer(merges=(("i", "n"), ("t", "h"), ("th", "e"), ("a", "n")))
         for source in ("words", "run"):
             deck = self.words("o_" + source, source, tokenizer=other)
-            self.assertIn("these weights were trained with another tokenizer", self.both_refuse(deck))
+            assert "these weights were trained with another tokenizer" in self.both_refuse(deck)
             out, _ = self.train(0, 2, deck, "--set", "checkpoint.init_other_tokenizer=true")
-            self.assertIn("another tokenizer than data.tokenizer (allowed)", out)
+            assert "another tokenizer than data.tokenizer (allowed)" in out
             step = os.listdir(self.path("o_" + source, "step_00000002"))
-            self.assertIn("tokenizer.json", step)
-            self.assertNotIn("generation_config.json", step)  # it speaks of the other's ids
-            self.assertIn("this run's tokens are bytes", self.both_refuse(
-                self.words("b_" + source, source), "--set", "data.kind=text", "--set", "data.files=[corpus.txt]"))
+            assert "tokenizer.json" in step
+            assert "generation_config.json" not in step  # it speaks of the other's ids
+            assert ("this run's tokens are bytes"
+                    in self.both_refuse(self.words("b_" + source, source), "--set", "data.kind=text", "--set", "data.files=[corpus.txt]"))
         # The same ids: nothing is told. Further tokens are.
         same = json.loads(json.dumps(words, sort_keys=True))
         same["model"]["merges"] = [merge.split(" ") for merge in words["model"]["merges"]]
         same["decoder"], same["padding"] = {"type": "Sequence", "decoders": [same["decoder"]]}, {"strategy": "BatchLongest"}
         out, _ = self.train(0, 1, self.words("same", "run", tokenizer=same))
-        self.assertNotIn("token", out.split("starts with the weights of")[1].splitlines()[1])
+        assert "token" not in out.split("starts with the weights of")[1].splitlines()[1]
         out, _ = self.train(0, 1, self.words("more", "run", tokenizer=small_folders.tokenizer(more=("<|endoftext|>", "<|user|>"))))
-        self.assertIn('1 token more than the weights were trained with: "<|user|>" (261)', out)
+        assert '1 token more than the weights were trained with: "<|user|>" (261)' in out
         # Tokens beside token files are theirs where the deck names none.
         small_folders.write_json(self.path("tokenizer.json"), other)
-        self.assertIn("another tokenizer", self.both_refuse(self.words("beside", "run")))
+        assert "another tokenizer" in self.both_refuse(self.words("beside", "run"))
         # Weights of bytes.
         self.train(75, 1, self.deck("bytes", None), "--stop-at", "1", "--set", "model.vocab=300")
-        self.assertIn("their tokens are bytes", self.validate(5, self.words("from_bytes", "bytes", tokenizer=other)))
+        assert "their tokens are bytes" in self.validate(5, self.words("from_bytes", "bytes", tokenizer=other))
 
     def test_validate_says_what_train_says_of_the_weights(self):
         small_folders.llama(self.path("words"))
@@ -239,39 +239,35 @@ class Folders(runs.Runs):
         self.validate(0, self.words("good", "run"))
         for source in ("words", "run"):
             for key, word in (("model.ffn=24", "shape: "), ("model.layers=2", "missing: "), ("model.norm_eps=0.1", "model.norm_eps was")):
-                self.assertIn(word, self.both_refuse(self.words("a", source), "--set", key))
+                assert word in self.both_refuse(self.words("a", source), "--set", key)
             grown = ("--set", "model.vocab=310")
-            self.assertIn("checkpoint.init_rows: [embed.tokens, head.weight] takes the rows", self.both_refuse(self.words("a", source), *grown))
+            assert "checkpoint.init_rows: [embed.tokens, head.weight] takes the rows" in self.both_refuse(self.words("a", source), *grown)
             self.validate(0, self.words("a", source), *grown, "--set", "checkpoint.init_rows=[embed.tokens, head.weight]")
         for source in ("nowhere", "corpus.txt"):
-            self.assertIn(source, self.both_refuse(self.words("a", source)))
+            assert source in self.both_refuse(self.words("a", source))
         for source in ("gpt2", "owner/model"):  # names on a hub
             said = self.both_refuse(self.words("a", source), "--set", f"checkpoint.init_from={source}")
-            self.assertIn(f"`hf download {source} --local-dir DIR`", said)
+            assert f"`hf download {source} --local-dir DIR`" in said
         for source in ("run/step_00000001", "./gpt2", self.path("gpt2")):  # paths
-            self.assertNotIn("hf download", self.both_refuse(self.words("a", source), "--set", f"checkpoint.init_from={source}"))
+            assert "hf download" not in self.both_refuse(self.words("a", source), "--set", f"checkpoint.init_from={source}")
         small_folders.llama(self.path("half"))
         os.remove(self.path("half", "config.json"))
-        self.assertIn("half: holds safetensors without the config.json", self.both_refuse(self.words("a", "half")))
-        self.assertIn("no weight of the model", self.validate(3, self.words("a", "run"), "--set", "checkpoint.init_missing=[nothing]"))
+        assert "half: holds safetensors without the config.json" in self.both_refuse(self.words("a", "half"))
+        assert "no weight of the model" in self.validate(3, self.words("a", "run"), "--set", "checkpoint.init_missing=[nothing]")
         os.truncate(self.path("run", "model.h5"), 100)
-        self.assertIn("model.h5", self.both_refuse(self.words("a", "run")))
-        self.assertFalse(os.path.exists(self.path("a")))
+        assert "model.h5" in self.both_refuse(self.words("a", "run"))
+        assert not os.path.exists(self.path("a"))
 
     def test_files_that_are_none(self):
         small_folders.llama(self.path("nan"), rms_norm_eps=float("nan"))
         _, err = self.run_to_its_end(5, 1, "checkpoint", "convert", "nan", "lost")
         text = self.read("nan", "config.json")
-        self.assertIn(f"config.json:1:{text.index('NaN') + 1}: is no JSON: NaN is no number of JSON", err)
+        assert f"config.json:1:{text.index('NaN') + 1}: is no JSON: NaN is no number of JSON" in err
         for name in ("model.safetensors", "config.json", "tokenizer.json", "generation_config.json"):
             shutil.rmtree(self.path("lfs"), ignore_errors=True)
             small_folders.llama(self.path("lfs"))
             self.write(os.path.join("lfs", name), POINTER)
             _, err = self.run_to_its_end(5, 1, "checkpoint", "convert", "lfs", "lost")
-            self.assertRegex(err, name + ": is a pointer of git-lfs")
+            assert re.search(name + ": is a pointer of git-lfs", err)
         self.train(75, 1, self.deck("bytes", None), "--stop-at", "1")
-        self.assertIn("has no tokenizer, since this model's tokens are the bytes of a text", self.convert("bytes", "bytes_hf", "--to", "safetensors"))
-
-
-if __name__ == "__main__":
-    runs.main()
+        assert "has no tokenizer, since this model's tokens are the bytes of a text" in self.convert("bytes", "bytes_hf", "--to", "safetensors")

@@ -2,7 +2,6 @@
 own ways of gathering if it has three. The trace and the plan show which copies travel; memory falls with the number of
 ranks.
 
-usage: full_sharding_test.py TESSERA MPIEXEC [CLASS.test...]
 
 With TESSERA_MATRIX=whole: every recipe, way to hold weights, recomputation, granularity, model and number of ranks,
 TESSERA_MATRIX_JOBS runs side by side: minutes on 32 cores. TESSERA_MATRIX_PART=i/n: every n-th of them, from the i-th on.
@@ -11,12 +10,12 @@ import concurrent.futures
 import itertools
 import json
 import os
+import re
 import threading
 import typing
-import unittest
 
-import runs
 from recipes_test import MODELS, RECIPES
+import runs
 
 WHOLE = os.environ.get("TESSERA_MATRIX") == "whole"
 JOBS = int(os.environ.get("TESSERA_MATRIX_JOBS", "1"))
@@ -116,8 +115,8 @@ def every():
 class Same(Bench):
     """Runs whose traces must be equal (core() of their rows)."""
 
-    def setUp(self):
-        super().setUp()
+    def setup_method(self):
+        super().setup_method()
         self.made, self.lock, self.numbers = {}, threading.Lock(), itertools.count()
 
     def one(self, case, *settings):
@@ -147,19 +146,19 @@ class Same(Bench):
 
     def check(self, number, case):
         first = self.first(case)
-        self.assertEqual([row["step"] for row in first], [1, 2, 3, 4])
-        self.assertNotEqual(first[0]["masters"], first[-1]["masters"])
+        assert [row["step"] for row in first] == [1, 2, 3, 4]
+        assert first[0]["masters"] != first[-1]["masters"]
         often = ("eval.every_steps=1", "checkpoint.every_steps=1") if case.event == "often" else ()
         rows, name = self.one(case, "sharding=full", f"precision.primary_weights={case.held}", *MODES[case.mode],
                               f"gather.granularity={case.granularity}", f"proof.gather_overlap={str(number % 2 == 0).lower()}",
                               f"proof.reduce_overlap={str(number % 3 > 0).lower()}", "debug.replica_hash_every=2", *often)
         for row, wanted in zip(rows, first, strict=True):
             for key in CORE:
-                self.assertEqual(row[key], wanted[key], (case, "step", wanted["step"], key))
+                assert row[key] == wanted[key], (case, "step", wanted["step"], key)
         if case.event == "nan":
-            self.assertEqual(rows[2]["masters"], rows[1]["masters"])
+            assert rows[2]["masters"] == rows[1]["masters"]
         if often:
-            self.assertNotIn(None, self.losses(name))
+            assert None not in self.losses(name)
 
     def check_all(self, cases):
         failures, done = [], 0
@@ -172,8 +171,8 @@ class Same(Bench):
                     print(failures[-1][:600], flush=True)
                 if WHOLE and done % 20 == 0:
                     print(f"{done} of {len(cases)} cases, {len(failures)} failures", flush=True)
-        self.assertEqual(failures, [])
-        self.assertGreaterEqual(done, 8)
+        assert failures == []
+        assert done >= 8
 
     def test_bits(self):
         self.check_all(runs.part_of(every()) if WHOLE else SOME)
@@ -189,8 +188,8 @@ class Saved(Bench):
                 name = f"{recipe}{ranks}.{first}.{then}"
                 self.run_of(name, recipe, "moe", ranks, "sharding=" + first, code=75, extra=("--stop-at", "2"))
                 rest = core(self.run_of(name, recipe, "moe", ranks, "sharding=" + then))
-                self.assertEqual(rest, whole[2:], name)
-                self.assertEqual(self.final(name), self.final(f"{recipe}{ranks}"))
+                assert rest == whole[2:], name
+                assert self.final(name) == self.final(f"{recipe}{ranks}")
 
     def test_any_ranks_load_what_any_saved(self):
         """Masters and moments, loaded and saved again, keep the digest of the first save."""
@@ -201,14 +200,14 @@ class Saved(Bench):
         for (recipe, ranks, sharding), source in zip(cases if WHOLE else cases[:3], ("base", *map(str, range(9)))):
             name = str(cases.index((recipe, ranks, sharding)))
             self.train_to(name, recipe, ranks, sharding, code=75, extra=("--resume", source, "--stop-at", "1"))
-            self.assertEqual(self.final(name), want, (recipe, ranks, sharding))
+            assert self.final(name) == want, (recipe, ranks, sharding)
 
     def train_to(self, name, recipe, ranks, sharding, code, extra):
         """A run that takes no step leaves no row."""
         try:
             self.run_of(name, recipe, "moe", ranks, "sharding=" + sharding, code=code, extra=extra)
         except FileNotFoundError:
-            self.assertIn("--resume", extra)
+            assert "--resume" in extra
 
     def test_evaluation_and_samples_end_with_fewer_windows_than_ranks(self):
         losses, texts = {}, {}
@@ -216,11 +215,11 @@ class Saved(Bench):
             self.run_of(sharding, "bf16", "moe", 3, "sharding=" + sharding, "eval.every_steps=2", "run.steps=2",
                         "data.eval_fraction=0.004", "sample.tokens=8", "sample.every_steps=1")
             losses[sharding] = self.losses(sharding)
-        self.assertEqual(losses["full"], losses["optimizer"])
-        self.assertIsNotNone(losses["full"][1])
+        assert losses["full"] == losses["optimizer"]
+        assert losses["full"][1] is not None
         for name in losses:
             texts[name], _ = self.run_to_its_end(0, 2, "generate", name, "--prompt", "the ", "--tokens", "8")
-        self.assertEqual(texts["full"], texts["optimizer"])
+        assert texts["full"] == texts["optimizer"]
 
 
 class Moved(Bench):
@@ -241,11 +240,11 @@ class Moved(Bench):
         rows = self.run_of(name, recipe, model, 2, *settings, micro=micro)
         plan = self.planned(name, 2, *settings)
         found = self.gathers(rows)
-        self.assertEqual(len(found), sum(one["count"] for one in plan["gathers"]), name)
+        assert len(found) == sum(one["count"] for one in plan["gathers"]), name
         if recipe == "bf16":  # else slices are uneven, and the plan is that of the rank that needs most
-            self.assertEqual(sum(size for _, size in found), sum(one["bytes"] * one["count"] for one in plan["gathers"]))
-        self.assertGreaterEqual(plan["granularity"]["unit"], plan["granularity"]["module"])
-        self.assertEqual(plan["granularity"]["used"], "block" if granularity == "block" else "module")
+            assert sum(size for _, size in found) == sum(one["bytes"] * one["count"] for one in plan["gathers"])
+        assert plan["granularity"]["unit"] >= plan["granularity"]["module"]
+        assert plan["granularity"]["used"] == ("block" if granularity == "block" else "module")
         return found, plan["gathers"]
 
     def test_copies(self):
@@ -259,18 +258,18 @@ class Moved(Bench):
                 ("selective", "block", {"rowwise"}, {"rowwise, columnwise"}),
                 ("selective", "auto", {"rowwise"}, {"rowwise", "columnwise"})):
             found, plan = self.moves("mxfp8", mode, granularity, 6)
-            self.assertEqual(set(sides(plan, "forward")), forward, (mode, granularity))
-            self.assertEqual(set(sides(plan, "backward")), backward, (mode, granularity))
-            self.assertEqual({one["unit"].partition(" ")[2] for one in plan if one["unit"].startswith("block")},
-                             {"0", "1"} if granularity == "block" else {"0 attention", "0 mlp", "1 attention", "1 mlp"})
+            assert set(sides(plan, "forward")) == forward, (mode, granularity)
+            assert set(sides(plan, "backward")) == backward, (mode, granularity)
+            assert ({one["unit"].partition(" ")[2] for one in plan if one["unit"].startswith("block")}
+                    == ({"0", "1"} if granularity == "block" else {"0 attention", "0 mlp", "1 attention", "1 mlp"}))
         for recipe in ("bf16", "fp8_block", "fp8_tensor", "mxfp8_2d", "nvfp4") if WHOLE else ("nvfp4",):
             found, plan = self.moves(recipe, "none", "block", 6)
-            self.assertEqual(len(sides(plan, "forward")), len(sides(plan, "backward")), recipe)
+            assert len(sides(plan, "forward")) == len(sides(plan, "backward")), recipe
 
     def test_bytes_times_micro_batches(self):
         once, _ = self.moves("mxfp8", "none", "block", 6)
         thrice, _ = self.moves("mxfp8", "none", "block", 2)
-        self.assertEqual(thrice, 3 * once)
+        assert thrice == 3 * once
         self.moves("bf16", "none", "block", 2, "moe")  # experts of the first block stay for the next micro-batch
 
     def test_memory_falls_with_ranks(self):
@@ -279,13 +278,13 @@ class Moved(Bench):
         kept = ("weights", "gradients", "masters", "optimizer")
         of = {ranks: self.planned("many", ranks, "model.layers=12", "sharding=full", "batch.global=24")["memory"] for ranks in (2, 4, 8)}
         for category in kept:
-            self.assertAlmostEqual(of[4][category] / of[2][category], 0.5, delta=0.02, msg=category)
+            assert abs(of[4][category] / of[2][category] - 0.5) <= 0.02, category
         received = 4 * (of[4]["staging"] - of[2]["staging"])  # both slots, of a whole group
-        self.assertGreater(received, 0)
+        assert received > 0
         for ranks in (2, 4, 8):
             rest = of[ranks]["staging"] - received * (ranks - 1) / ranks
-            self.assertAlmostEqual(rest / (of[2]["staging"] - received / 2), 1, delta=0.05, msg=ranks)
-        self.assertLess(received, of[2]["staging"])
+            assert abs(rest / (of[2]["staging"] - received / 2) - 1) <= 0.05, ranks
+        assert received < of[2]["staging"]
 
 
 class Limited(Bench):
@@ -315,15 +314,15 @@ class Limited(Bench):
                                  (whole + 4 * 2**20, 4, "that the rank holds")):
             self.limit(size, rank=2)
             _, err = self.train(code, 4, *run)
-            self.assertRegex(err, f"^rank 2: .*{text}.*\n$")
+            assert re.search(f"^rank 2: .*{text}.*\n$", err)
 
     def test_a_model_that_no_rank_holds_trains(self):
         """Each rank's limit is less than whole weights and gradients need."""
         run, needed = self.deep()
         self.limit(needed["optimizer"]["weights"] + needed["optimizer"]["gradients"])
-        self.assertIn("sharding full", self.train(3, 4, *run)[1])
+        assert "sharding full" in self.train(3, 4, *run)[1]
         self.train(0, 4, *run, "--set", "sharding=full")
-        self.assertEqual(self.json_lines("deep", "metrics.jsonl")[-1]["step"], 1)
+        assert self.json_lines("deep", "metrics.jsonl")[-1]["step"] == 1
 
 
 class Refused(Bench):
@@ -341,8 +340,4 @@ class Refused(Bench):
                 (("sharding=full", "proof.staging=ring"), "nothing is staged"),
                 (("sharding=full", "checkpoint.quantized=true"), "`tessera quantize` on the step"),
                 (("sharding=half",), "optimizer")):
-            self.assertIn(text, self.refused(*settings), settings)
-
-
-if __name__ == "__main__":
-    runs.main()
+            assert text in self.refused(*settings), settings

@@ -49,12 +49,12 @@ class HeldRuns(runs.Runs):
         return self.traced(trace, fault), self.final(name)
 
     def expect_same(self, off, on, what):
-        self.assertEqual([row["step"] for row in on[0]], [row["step"] for row in off[0]], what)
+        assert [row["step"] for row in on[0]] == [row["step"] for row in off[0]], what
         for before, after in zip(off[0], on[0]):
             for key in CORE:
-                self.assertEqual(before[key], after[key], (what, "step", before["step"], key))
+                assert before[key] == after[key], (what, "step", before["step"], key)
             plain = {name: arrays for name, arrays in after["weights"].items() if list(arrays) == ["rowwise"]}
-            self.assertGreater(len(plain), 3)
-            self.assertEqual({name: before["weights"][name] for name in plain}, plain, (what, "step", before["step"]))
-        self.assertEqual(off[1], on[1], what)
-        self.assertNotEqual(off[0][0]["masters"], off[0][-1]["masters"], "a run that learns nothing shows nothing")
+            assert len(plain) > 3
+            assert {name: before["weights"][name] for name in plain} == plain, (what, "step", before["step"])
+        assert off[1] == on[1], what
+        assert off[0][0]["masters"] != off[0][-1]["masters"], "a run that learns nothing shows nothing"

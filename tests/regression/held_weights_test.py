@@ -1,28 +1,27 @@
 """Weights held quantized: the stored bytes equal what `tessera quantize` makes of the step, the number of launches does
 not depend on the number of weights, and a quantized output layer goes with Muon's matrices.
-
-usage: held_weights_test.py TESSERA MPIEXEC [TEST...]
 """
 import filecmp
 import itertools
 import os
 import re
 import subprocess
-import sys
 
 import h5py
 import numpy as np
+import pytest
 
 import held_runs
-import runs
 from held_runs import QUANTIZED, RECIPES, ways
+import runs
+import tessera_io
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "../../python"))
-import tessera_io  # noqa: E402
+of_recipes = pytest.mark.parametrize("recipe", RECIPES)
 
 
 class HeldWeights(held_runs.HeldRuns):
-    def stored_bytes(self, recipe):
+    @of_recipes
+    def test_stored_bytes(self, recipe):
         """After every step, on every rank, stored bytes equal what `tessera quantize` makes of the step, and no other
         weight is in its file."""
         ranks = itertools.cycle((3, 1, 2, 4))
@@ -36,10 +35,10 @@ class HeldWeights(held_runs.HeldRuns):
                             if entry.startswith("step_") and int(entry.split("_")[1]) == row["step"])
                 out = self.path(name, f"q{row['step']}.h5")
                 self.run_tool("quantize", self.path(name, step), "--out", out)
-                self.assertTrue(filecmp.cmp(out, self.path(name, step, "quantized.h5"), shallow=False), (recipe, count, step))
+                assert filecmp.cmp(out, self.path(name, step, "quantized.h5"), shallow=False), (recipe, count, step)
                 with h5py.File(out) as file:
                     self.expect_stored(row["weights"], file, (recipe, way, count, row["step"]))
-                    self.assertEqual((file.attrs["as_trained"], file.attrs["step"]), (1, row["step"]))
+                    assert (file.attrs["as_trained"], file.attrs["step"]) == (1, row["step"])
                 if row["step"] == 2 and number > 0:
                     break
 
@@ -54,14 +53,14 @@ class HeldWeights(held_runs.HeldRuns):
             self.run_of(full, "mxfp8_2d", model, 3, *sets, "sharding=full", steps=2)
             made, of_full = self.path(held, "step_00000002", "quantized.h5"), self.path(model + ".h5")
             self.run_tool("quantize", self.path(full, "step_00000002"), "--out", of_full)
-            self.assertTrue(filecmp.cmp(made, of_full, shallow=False), model)
+            assert filecmp.cmp(made, of_full, shallow=False), model
             with h5py.File(made) as file:
                 self.expect_stored(rows[-1]["weights"], file, model)
-                self.assertEqual(file["model/head.weight"].attrs["role"], b"head")
-                self.assertEqual(file["model/head.weight/rowwise_data"].shape[0], 384)
-                self.assertEqual(tessera_io.dequantized(made, "model/head.weight").shape, (300, 64))
+                assert file["model/head.weight"].attrs["role"] == b"head"
+                assert file["model/head.weight/rowwise_data"].shape[0] == 384
+                assert tessera_io.dequantized(made, "model/head.weight").shape == (300, 64)
                 found = {str(group.attrs["format"]) for group, *_ in self.groups(file).values()}
-                self.assertEqual(len(found), 3, found)
+                assert len(found) == 3, found
 
     @staticmethod
     def groups(file):
@@ -73,21 +72,23 @@ class HeldWeights(held_runs.HeldRuns):
         file.visititems(add)
         return found
 
-    def launches(self, recipe):
+    @of_recipes
+    def test_launches(self, recipe):
         """Launches of quantizers depend on formats and groups, not on the number of experts or micro-batches."""
         quantize = lambda held: held[0][2]["quantize"]
         sizes = ((), ("batch.micro=2",), ("model.moe.experts=8",))
         found = [quantize(self.run_of(f"on{i}", recipe, "single", 1, QUANTIZED, "reduce.bucket_mib=25", *sets, steps=3))
                  for i, sets in enumerate(sizes)]
-        self.assertEqual(len({one["weights"] for one in found}), 1, (recipe, found))
-        self.assertGreater(found[0]["weights"], 0)
-        self.assertGreater(found[0]["activations"], 0)
-        self.assertEqual(found[0]["activations"], 2 * found[1]["activations"])  # half as many micro-batches
+        assert len({one["weights"] for one in found}) == 1, (recipe, found)
+        assert found[0]["weights"] > 0
+        assert found[0]["activations"] > 0
+        assert found[0]["activations"] == 2 * found[1]["activations"]  # half as many micro-batches
         off = [quantize(self.run_of(f"off{i}", recipe, "single", 1, *sets, steps=3)) for i, sets in enumerate(sizes[:2])]
-        self.assertGreater(off[0]["weights"], 0)
-        self.assertEqual(off[0]["weights"], 2 * off[1]["weights"])
+        assert off[0]["weights"] > 0
+        assert off[0]["weights"] == 2 * off[1]["weights"]
 
-    def head(self, recipe):
+    @of_recipes
+    def test_head(self, recipe):
         """A quantized output layer is cut anywhere, beside Muon's matrices, which travel whole and with their scales."""
         for ranks in (3, 4):
             sets = ("optimizer.matrices=muon", "precision.quantize_head=true")
@@ -98,25 +99,17 @@ class HeldWeights(held_runs.HeldRuns):
     def expect_stored(self, weights, file, what):
         seen, groups = 0, self.groups(file)
         coded = {name: arrays for name, arrays in weights.items() if list(arrays) != ["rowwise"]}  # others: plain values
-        self.assertEqual(set(groups), set(coded), what)
+        assert set(groups) == set(coded), what
         for name, arrays in coded.items():
             for kind, found in arrays.items():
                 dataset = {"rowwise": "rowwise_data", "columnwise": "columnwise_data"}.get(kind, kind)
                 stored = np.stack([group[dataset][()] for group in groups[name]])
                 if kind == "rowwise":  # the trace leaves out the rows that pad a vocabulary
                     stored = stored[..., :groups[name][0].attrs["shape"][-2], :]
-                self.assertEqual(found, f"{tessera_io.digest(stored):016x}", (what, name, kind))
+                assert found == f"{tessera_io.digest(stored):016x}", (what, name, kind)
                 seen += 1
-        self.assertGreater(seen, 20)
+        assert seen > 20
 
     def run_tool(self, *arguments):
-        done = subprocess.run([runs.TESSERA, *arguments], capture_output=True, text=True, timeout=runs.PATIENCE)
-        self.assertEqual(done.returncode, 0, (arguments, done.stdout, done.stderr))
-
-
-for one in RECIPES:
-    for case in ("stored_bytes", "launches", "head"):
-        setattr(HeldWeights, f"test_{case}_{one}", lambda self, one=one, case=case: getattr(self, case)(one))
-
-if __name__ == "__main__":
-    runs.main()
+        done = subprocess.run([self.tessera, *arguments], capture_output=True, text=True, timeout=runs.PATIENCE)
+        assert done.returncode == 0, (arguments, done.stdout, done.stderr)

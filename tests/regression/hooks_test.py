@@ -1,7 +1,5 @@
 """Commands on saves and at the end of a run (run.on_save, run.on_end): what they are told, that they are bounded, and that a failure
 changes nothing.
-
-usage: hooks_test.py TESSERA MPIEXEC
 """
 import json
 import os
@@ -39,51 +37,51 @@ class Told(Hooks):
             # Each save comes when the command of the one before has long ended, or waits for it in the queue of one.
             out, err = self.train_with(75, 2, *hooks, "--stop-at", "5")
             self.train_with(0, 3, *hooks)
-            self.assertNotIn("run.on_", err)
+            assert "run.on_" not in err
             saves, ends = self.told("saves"), self.told("ends")
             steps = [int(one["STEP"]) for one in saves]
-            self.assertEqual(sorted(set(steps)), steps)
-            self.assertLessEqual(set(steps), {3, 5, 6, 8})
-            self.assertIn(8, steps)  # the newest is never passed over
+            assert sorted(set(steps)) == steps
+            assert set(steps) <= {3, 5, 6, 8}
+            assert 8 in steps  # the newest is never passed over
             for one in saves:
-                self.assertEqual(one["CHECKPOINT"], self.path("run", f"step_{int(one['STEP']):08}"))
-                self.assertEqual((one["RUN"], one["STEPS"], one["END"], one["CODE"]), (self.path("run"), "8", "", ""))
-            self.assertEqual(saves[-1]["DIGEST"], self.final("run"))
-            self.assertEqual([(one["STEP"], one["CODE"]) for one in ends], [("5", "75"), ("8", "0")])
-            self.assertEqual([one["END"] for one in ends], ["stopped after step 5 of 8 (--stop-at)", "all steps done"])
-            self.assertEqual(ends[-1]["CHECKPOINT"], self.path("run", "step_00000008"))
-            self.assertEqual(ends[-1]["DIGEST"], self.final("run"))
+                assert one["CHECKPOINT"] == self.path("run", f"step_{int(one['STEP']):08}")
+                assert (one["RUN"], one["STEPS"], one["END"], one["CODE"]) == (self.path("run"), "8", "", "")
+            assert saves[-1]["DIGEST"] == self.final("run")
+            assert [(one["STEP"], one["CODE"]) for one in ends] == [("5", "75"), ("8", "0")]
+            assert [one["END"] for one in ends] == ["stopped after step 5 of 8 (--stop-at)", "all steps done"]
+            assert ends[-1]["CHECKPOINT"] == self.path("run", "step_00000008")
+            assert ends[-1]["DIGEST"] == self.final("run")
 
     def test_a_run_that_fails_and_one_that_is_signalled(self):
         self.write("ends", "")
         end = self.hook("on_end", TOLD + self.path("ends"))
         self.train_with(6, 2, *end, "--set", "optimizer.lr=1000", "--set", "optimizer.clip=0", "--set", "optimizer.max_skips=1",
                         "--set", "run.steps=400", "--set", "optimizer.warmup_steps=0", "--set", "model.norm=layer")
-        self.assertEqual([one["CODE"] for one in self.told("ends")], ["6"])
-        self.assertIn("not finite", self.told("ends")[0]["END"])
+        assert [one["CODE"] for one in self.told("ends")] == ["6"]
+        assert "not finite" in self.told("ends")[0]["END"]
         process = self.start(2, self.deck("signalled", None), *end, "--set", "run.steps=100000", "--set", "checkpoint.every_steps=0")
         while not os.path.exists(self.path("signalled", "metrics.jsonl")):
             time.sleep(0.05)
         os.kill(self.rank_of(), signal.SIGTERM)
         process.communicate(timeout=runs.PATIENCE)
-        self.assertEqual(self.told("ends")[-1]["CODE"], "75")
-        self.assertIn("SIGTERM", self.told("ends")[-1]["END"])
+        assert self.told("ends")[-1]["CODE"] == "75"
+        assert "SIGTERM" in self.told("ends")[-1]["END"]
 
     def test_programs_of_a_command_are_no_ranks(self):
         """They see none of the launcher's variables, no file of the program, and signals as usual."""
         script = f"""env | cut -d= -f1 > {self.path('variables')}
 ls /proc/self/fd | wc -l > {self.path('files')}
 grep SigBlk /proc/self/status > {self.path('blocked')}
-{runs.TESSERA} checkpoint ls $TESSERA_RUN --json > {self.path('listed')}
-{runs.TESSERA} eval {self.path('run.yaml')} --checkpoint $TESSERA_CHECKPOINT --json > {self.path('evaluated')}
+{self.tessera} checkpoint ls $TESSERA_RUN --json > {self.path('listed')}
+{self.tessera} eval {self.path('run.yaml')} --checkpoint $TESSERA_CHECKPOINT --json > {self.path('evaluated')}
 """
         _, err = self.train_with(0, 2, *self.hook("on_end", script))
-        self.assertNotIn("run.on_end", err)
-        self.assertFalse([name for name in self.read("variables").split() if name.startswith(("PMI", "OMPI_COMM", "HYD"))])
-        self.assertLessEqual(int(self.read("files")), 4)  # three, and the folder that ls reads
-        self.assertEqual(int(self.read("blocked").split()[1], 16), 0)
-        self.assertEqual(json.loads(self.read("listed"))[-1]["step"], 8)
-        self.assertGreater(json.loads(self.read("evaluated"))["eval_loss"], 0)
+        assert "run.on_end" not in err
+        assert not [name for name in self.read("variables").split() if name.startswith(("PMI", "OMPI_COMM", "HYD"))]
+        assert int(self.read("files")) <= 4  # three, and the folder that ls reads
+        assert int(self.read("blocked").split()[1], 16) == 0
+        assert json.loads(self.read("listed"))[-1]["step"] == 8
+        assert json.loads(self.read("evaluated"))["eval_loss"] > 0
 
 
 class Bounded(Hooks):
@@ -94,22 +92,18 @@ class Bounded(Hooks):
             shutil.rmtree(self.path("run"), ignore_errors=True)
             _, err = self.train_with(0, 2, *self.hook("on_save", script), *self.hook("on_end", script))
             for key in ("run.on_save", "run.on_end"):
-                self.assertIn(f"{key}: {said} (nothing else is affected)", err)
-            self.assertEqual(self.rows("run"), self.rows("without"))
-            self.assertEqual(self.final("run"), self.final("without"))
+                assert f"{key}: {said} (nothing else is affected)" in err
+            assert self.rows("run") == self.rows("without")
+            assert self.final("run") == self.final("without")
 
     def test_what_takes_too_long_is_ended_with_all_that_it_started(self):
         begin = time.monotonic()
         script = f"sleep 3000 & echo $! > {self.path('child')}; wait"
         _, err = self.train_with(0, 2, *self.hook("on_save", script), *self.hook("on_end", script), "--set", "run.hook_timeout_s=1")
-        self.assertLess(time.monotonic() - begin, 300)
+        assert time.monotonic() - begin < 300
         for key in ("run.on_save", "run.on_end"):
-            self.assertIn(f"{key}: the command was ended after 1 s (run.hook_timeout_s)", err)
+            assert f"{key}: the command was ended after 1 s (run.hook_timeout_s)" in err
         child, deadline = int(self.read("child")), time.monotonic() + 60
         while runs.processes.state_of(child) not in ("", "Z"):
-            self.assertLess(time.monotonic(), deadline, "a child of the command still runs")
+            assert time.monotonic() < deadline, "a child of the command still runs"
             time.sleep(0.1)
-
-
-if __name__ == "__main__":
-    runs.main()

@@ -2,7 +2,6 @@
 that holds weights in bf16, for every recipe, model, number of ranks, rule, overlap, wire, cuts and staging, with faults,
 resumes and other events during the run.
 
-usage: matrix_test.py TESSERA MPIEXEC [Matrix.test_RECIPE...]
 
 Tries cases in which any two settings of any two kinds meet. With TESSERA_MATRIX=whole it tries products of kinds
 instead, thousands of cases of 20 steps, TESSERA_MATRIX_JOBS of them side by side: minutes on 32 cores.
@@ -15,9 +14,11 @@ import random
 import threading
 import typing
 
+import pytest
+
 import held_runs
-import runs
 from held_runs import MODELS, QUANTIZED, RECIPES, ways
+import runs
 
 WHOLE = os.environ.get("TESSERA_MATRIX") == "whole"
 JOBS = int(os.environ.get("TESSERA_MATRIX_JOBS", "1"))
@@ -103,9 +104,12 @@ def every_pair():
     return cases
 
 
+CASES = list(whole()) if WHOLE else every_pair()
+
+
 class Matrix(held_runs.HeldRuns):
-    def setUp(self):
-        super().setUp()
+    def setup_method(self):
+        super().setup_method()
         self.made, self.lock, self.numbers = {}, threading.Lock(), itertools.count()
 
     def run_with(self, case, *sets, ranks=None, name=None, **more):
@@ -144,12 +148,12 @@ class Matrix(held_runs.HeldRuns):
         on = self.run_with(case, QUANTIZED, *case.way, *sets, *often, name=name, fault=fault)
         if case.event == "nan":
             off, _ = self.off(case, fault=fault)
-            self.assertEqual([row["masters"] for row in on[0][STOP - 1:STOP]], [row["masters"] for row in on[0][STOP:STOP + 1]])
+            assert [row["masters"] for row in on[0][STOP - 1:STOP]] == [row["masters"] for row in on[0][STOP:STOP + 1]]
         self.expect_same(off, on, case)
         if often:
             found = self.losses(name)
-            self.assertEqual(found, self.off(case, *often)[1], case)
-            self.assertNotIn(None, found)
+            assert found == self.off(case, *often)[1], case
+            assert None not in found
 
     def check_resumed(self, case, off, sets):
         first, then = RESUMES.get(case.event, (QUANTIZED, QUANTIZED))
@@ -166,27 +170,20 @@ class Matrix(held_runs.HeldRuns):
         stop = dict(code=75, arguments=("--stop-at", str(STOP)))
         name = f"run{next(self.numbers)}"
         saved = self.run_with(case, QUANTIZED, *case.way, *sets, name=name, **stop)
-        self.assertEqual([row["step"] for row in saved[0]], list(range(1, STOP + 1)))
+        assert [row["step"] for row in saved[0]] == list(range(1, STOP + 1))
         again = dict(stop, arguments=("--resume", name, *stop["arguments"]))
         for ranks in {case.ranks % 4 + 1, (case.ranks + 1) % 4 + 1}:
             other = f"run{next(self.numbers)}"
             deck_sets = (QUANTIZED, *case.way, *sets)
             self.run_elsewhere(case, ranks, other, deck_sets, again)
-            self.assertEqual(self.final(other), saved[1], (case, ranks))
+            assert self.final(other) == saved[1], (case, ranks)
 
     def run_elsewhere(self, case, ranks, name, sets, again):
         """A run that takes no step leaves no row."""
-        with self.assertRaises(FileNotFoundError):
+        with pytest.raises(FileNotFoundError):
             self.run_with(case, *sets, ranks=ranks, name=name, **again)
 
-    def check_all(self, cases):
-        self.assertGreaterEqual(self.check_each(self.check, cases, JOBS, WHOLE), FEWEST)
-
-
-CASES = list(whole()) if WHOLE else every_pair()
-for one in RECIPES:
-    setattr(Matrix, "test_" + one,
-            lambda self, one=one: self.check_all(runs.part_of(case for case in CASES if case.recipe == one)))
-
-if __name__ == "__main__":
-    runs.main()
+    @pytest.mark.parametrize("recipe", RECIPES)
+    def test_bits(self, recipe):
+        cases = runs.part_of(case for case in CASES if case.recipe == recipe)
+        assert self.check_each(self.check, cases, JOBS, WHOLE) >= FEWEST

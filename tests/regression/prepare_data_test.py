@@ -1,6 +1,4 @@
 """examples/prepare_data/prepare.py: token files from text, folders and .jsonl; memory; interruption and resumption; refusals.
-
-usage: prepare_data_test.py TESSERA        77: this Python lacks tokenizers
 """
 import array
 import importlib.util
@@ -14,22 +12,18 @@ import signal
 import struct
 import subprocess
 import sys
-import tempfile
 import time
 import unittest
 import unittest.mock
 
-try:
-    import tokenizers
-except ImportError as missing:
-    print(f"skipped: {missing}")
-    sys.exit(77)
+import pytest
+
+tokenizers = pytest.importorskip("tokenizers", "0")  # a version: a folder of tests/oracle has the name, too
 
 HERE = pathlib.Path(__file__).resolve().parent
 PREPARE = HERE / "../../examples/prepare_data/prepare.py"
 sys.path.insert(0, str(PREPARE.parent))  # where it finds its own modules
 GIVEN = HERE / "../oracle/tokenizers/llama3/tokenizer.json"
-TESSERA = ""
 
 
 def words(seed, how_many):
@@ -50,11 +44,9 @@ def held_mib(group):
     return held >> 10
 
 
-class Prepare(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory(prefix="tessera-prepare-")
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
+class Prepare:
+    def setup_method(self):
+        self.folder = pathlib.Path(self.folder)
         (self.folder / "books").mkdir()
         for i in range(3):
             (self.folder / "books" / f"{i}.txt").write_text(f"Book {i} über Äpfel.\n\n" * (40 + i))
@@ -65,7 +57,7 @@ class Prepare(unittest.TestCase):
     def prepare(self, code, *arguments):
         done = subprocess.run([sys.executable, PREPARE, "out", *map(str, arguments), "--workers", "2"], cwd=self.folder, capture_output=True,
                               text=True, timeout=300)
-        self.assertEqual(done.returncode, code, (arguments, done.stdout, done.stderr))
+        assert done.returncode == code, (arguments, done.stdout, done.stderr)
         self.errors = done.stderr
         return done.stdout if code == 0 else done.stderr
 
@@ -74,7 +66,7 @@ class Prepare(unittest.TestCase):
         for path in sorted((self.folder / out).glob(pattern)):
             raw = path.read_bytes()
             magic, version, count = struct.unpack("<3i", raw[:12])
-            self.assertEqual((magic, version, len(raw)), (20240520, 1, 1024 + 2 * count))
+            assert (magic, version, len(raw)) == (20240520, 1, 1024 + 2 * count)
             ids += array.array("H", raw[1024:])
         return ids
 
@@ -85,17 +77,17 @@ class Prepare(unittest.TestCase):
         wanted = [(self.folder / "books" / f"{i}.txt").read_text() for i in range(3)]
         held = wanted.pop(1)
         wanted += [json.loads(line)["text"] for line in (self.folder / "web.jsonl").read_text().splitlines() if line]
-        self.assertEqual(tokenizer.decode(self.ids("train_*.bin"), skip_special_tokens=False), "".join("<|endoftext|>" + text for text in wanted))
-        self.assertEqual(tokenizer.decode(self.ids("val_*.bin"), skip_special_tokens=False), "<|endoftext|>" + held)
-        self.assertEqual(self.ids("train_*.bin").count(end), len(wanted))
-        self.assertGreater(len(list((self.folder / "out").glob("train_*.bin"))), 3)
+        assert tokenizer.decode(self.ids("train_*.bin"), skip_special_tokens=False) == "".join("<|endoftext|>" + text for text in wanted)
+        assert tokenizer.decode(self.ids("val_*.bin"), skip_special_tokens=False) == "<|endoftext|>" + held
+        assert self.ids("train_*.bin").count(end) == len(wanted)
+        assert len(list((self.folder / "out").glob("train_*.bin"))) > 3
         record = json.loads((self.folder / "out" / "dataset.json").read_text())
-        self.assertEqual(record["train"]["tokens"], len(self.ids("train_*.bin")))
-        self.assertEqual(sorted(path.name for path in (self.folder / "out").iterdir()),
-                         sorted(record["train"]["files"] + record["val"]["files"] + ["dataset.json", "tokenizer.json"]))
+        assert record["train"]["tokens"] == len(self.ids("train_*.bin"))
+        assert (sorted(path.name for path in (self.folder / "out").iterdir())
+                == sorted(record["train"]["files"] + record["val"]["files"] + ["dataset.json", "tokenizer.json"]))
         # The program trains on them, as the line that was printed says.
-        self.assertIn("nothing to do", self.prepare(0, "books", "web.jsonl", "--tokenizer", GIVEN, "--val", "books/1.txt", "--shard-tokens", "1000"))
-        self.assertIn("other sources or options", self.prepare(1, "books", "--tokenizer", GIVEN))
+        assert "nothing to do" in self.prepare(0, "books", "web.jsonl", "--tokenizer", GIVEN, "--val", "books/1.txt", "--shard-tokens", "1000")
+        assert "other sources or options" in self.prepare(1, "books", "--tokenizer", GIVEN)
 
     def test_a_deck_of_what_was_printed(self):
         out = self.prepare(0, "books", "web.jsonl", "--vocab", "400", "--val-fraction", "0.2")
@@ -103,8 +95,8 @@ class Prepare(unittest.TestCase):
         deck = self.folder / "deck.yaml"
         deck.write_text("schema_version: 1\nrun: {steps: 1, threads: 1}\nmodel: {layers: 1, hidden: 32, heads: 2, seq_len: 16}\n"
                         f"batch: {{global: 2, micro: 1}}\nsample: {{tokens: 4}}\n{line}\n")
-        done = subprocess.run([TESSERA, "validate", deck], cwd=self.folder, capture_output=True, text=True)
-        self.assertEqual(done.returncode, 5 if "without ICU" in done.stderr else 0, done.stderr)
+        done = subprocess.run([self.tessera, "validate", deck], cwd=self.folder, capture_output=True, text=True)
+        assert done.returncode == (5 if "without ICU" in done.stderr else 0), done.stderr
 
     def peak_mib(self, out, *arguments):
         child = subprocess.Popen([sys.executable, PREPARE, out, *arguments, "--workers", "2"], cwd=self.folder, stdout=subprocess.DEVNULL,
@@ -113,7 +105,7 @@ class Prepare(unittest.TestCase):
         while child.poll() is None:
             peak = max(peak, held_mib(child.pid))
             time.sleep(0.05)
-        self.assertEqual(child.returncode, 0)
+        assert child.returncode == 0
         return peak
 
     def test_memory_does_not_grow_with_the_corpus(self):
@@ -123,18 +115,18 @@ class Prepare(unittest.TestCase):
                 while file.tell() < mib << 20:
                     file.write(" ".join(draw.choices(known, k=1000)) + " ")
             peaks[mib] = self.peak_mib(f"out{mib}", "line.txt", "--vocab", "300", "--piece-mb", "2")
-        self.assertLess(peaks[10], 300, peaks)
-        self.assertLess(peaks[10], peaks[2] + 60, peaks)
+        assert peaks[10] < 300, peaks
+        assert peaks[10] < peaks[2] + 60, peaks
 
     def test_a_sample_has_room_for_its_different_words(self):
         prepare = self.module()
         file = self.folder / "words.txt"
         file.write_text("\n".join(words(3, 50_000)))
         arguments = prepare.argparse.Namespace(train_mb=1, piece_mb=1, field="text")
-        self.assertEqual(sum(map(len, prepare.sample([file], arguments))), file.stat().st_size)
+        assert sum(map(len, prepare.sample([file], arguments))) == file.stat().st_size
         with unittest.mock.patch.object(prepare, "WORDS_ROOM", 100_000), unittest.mock.patch.object(prepare, "SLICE", 1000):
             taken = "".join(prepare.sample([file], arguments)).split()
-        self.assertAlmostEqual(sum(len(word) + 8 for word in set(taken)), 100_000, delta=3000)
+        assert abs(sum(len(word) + 8 for word in set(taken)) - 100_000) <= 3000
 
     def module(self):
         spec = importlib.util.spec_from_file_location("prepare", PREPARE)
@@ -148,15 +140,15 @@ class Prepare(unittest.TestCase):
         text = "".join(draw.choices(parts, k=20_000))
         with unittest.mock.patch.object(prepare, "SLICE", 30):
             slices = list(prepare.slices(text))
-            self.assertGreater(len(slices), 300)
-            self.assertEqual("".join(slices), text)
+            assert len(slices) > 300
+            assert "".join(slices) == text
             for name in "gpt2", "llama3", "qwen2":
                 tokenizer = tokenizers.Tokenizer.from_file(str(GIVEN.parent / "../" / name / "tokenizer.json"))
-                self.assertTrue(prepare.can_slice(tokenizer))
+                assert prepare.can_slice(tokenizer)
                 ids = lambda text: tokenizer.encode(text, add_special_tokens=False).ids
-                self.assertEqual(list(itertools.chain.from_iterable(map(ids, slices))), ids(text), name)
+                assert list(itertools.chain.from_iterable(map(ids, slices))) == ids(text), name
             tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=True)
-            self.assertFalse(prepare.can_slice(tokenizer))
+            assert not prepare.can_slice(tokenizer)
 
     def test_a_share_of_documents_that_is_no_share_of_tokens_is_reported(self):
         with open(self.folder / "uneven.jsonl", "w") as file:
@@ -165,7 +157,7 @@ class Prepare(unittest.TestCase):
         for warned, arguments in ((True, ["uneven.jsonl", "--val-fraction", "0.3"]), (True, ["books", "--val-fraction", "0.01"]),
                                   (False, ["web.jsonl", "--val-fraction", "0.1"]), (False, ["uneven.jsonl", "--val", "books"])):
             self.prepare(0, *arguments, "--tokenizer", GIVEN)
-            self.assertEqual("of the documents were asked for" in self.errors, warned, (arguments, self.errors))
+            assert ("of the documents were asked for" in self.errors) == warned, (arguments, self.errors)
             shutil.rmtree(self.folder / "out")
 
     def test_what_was_stopped_goes_on(self):
@@ -182,13 +174,13 @@ class Prepare(unittest.TestCase):
         os.killpg(child.pid, signal.SIGKILL)
         child.wait()
         kept = {path: path.stat().st_mtime_ns for path in parts.glob("0*") if path.suffix != ".tmp"}
-        self.assertTrue(kept)
-        self.assertFalse(list((self.folder / "out").glob("*.bin")))
+        assert kept
+        assert not list((self.folder / "out").glob("*.bin"))
         self.prepare(0, *arguments)
         whole = self.ids("train_*.bin")
         (self.folder / "out").rename(self.folder / "first")
         self.prepare(0, *arguments)
-        self.assertEqual(self.ids("train_*.bin"), whole)
+        assert self.ids("train_*.bin") == whole
 
     def test_a_process_that_is_killed_ends_all(self):
         with open(self.folder / "big.jsonl", "w") as file:
@@ -201,42 +193,42 @@ class Prepare(unittest.TestCase):
         while not list(parts.glob("*.train")) and child.poll() is None and time.monotonic() < patience:
             time.sleep(0.01)
         os.kill(int(children.read_text().split()[0]), signal.SIGKILL)
-        self.assertIn("a process was killed", child.communicate(timeout=120)[1])
-        self.assertEqual(child.returncode, 1)
-        self.assertTrue(list(parts.glob("*.train")))
+        assert "a process was killed" in child.communicate(timeout=120)[1]
+        assert child.returncode == 1
+        assert list(parts.glob("*.train"))
 
     def test_files_of_others_stay(self):
         (self.folder / "out").mkdir()
         other = self.folder / "out" / "train_000001.bin"
         other.write_bytes(b"other")
-        self.assertIn("train_000001.bin: is there already, and not from here", self.prepare(1, "books", "--tokenizer", GIVEN))
-        self.assertEqual((other.read_bytes(), len(list(other.parent.iterdir()))), (b"other", 1))
+        assert "train_000001.bin: is there already, and not from here" in self.prepare(1, "books", "--tokenizer", GIVEN)
+        assert (other.read_bytes(), len(list(other.parent.iterdir()))) == (b"other", 1)
 
     def test_a_tokenizer_is_of_what_was_asked_for(self):
         vocabulary = lambda: json.loads((self.folder / "out" / "dataset.json").read_text())["vocabulary"]
         (self.folder / "out").mkdir()
         (self.folder / "out" / "tokenizer.json").write_text(GIVEN.read_text())
-        self.assertIn("is there already, and not from here", self.prepare(1, "books", "--vocab", "260"))
+        assert "is there already, and not from here" in self.prepare(1, "books", "--vocab", "260")
         (self.folder / "out" / "tokenizer.json").unlink()
         (self.folder / "late.jsonl").write_text('{"body": "late"}\n')
         self.prepare(1, "books", "late.jsonl", "--vocab", "259")  # stops, perhaps with a tokenizer
-        self.assertIn("begins anew", self.prepare(1, "books", "late.jsonl", "--vocab", "260"))
+        assert "begins anew" in self.prepare(1, "books", "late.jsonl", "--vocab", "260")
         self.prepare(0, "books", "--vocab", "260")
-        self.assertEqual(vocabulary(), 260)
-        self.assertIn("other sources or options", self.prepare(1, "books", "--vocab", "261"))
-        self.assertEqual(sorted(path.name for path in (self.folder / "out").iterdir()), ["dataset.json", "tokenizer.json", "train_000000.bin"])
+        assert vocabulary() == 260
+        assert "other sources or options" in self.prepare(1, "books", "--vocab", "261")
+        assert sorted(path.name for path in (self.folder / "out").iterdir()) == ["dataset.json", "tokenizer.json", "train_000000.bin"]
 
     def test_other_tokenizers_make_token_files_alone(self):
         words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"<|endoftext|>": 0, "?": 1, "Book": 2}, unk_token="?"))
         words.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
         words.save(str(self.folder / "words.json"))
         out = self.prepare(0, "books", "--tokenizer", "words.json")
-        self.assertNotIn("tokenizer:", out)
-        self.assertIn("model.vocab is 3. The tokenizer is no byte-level BPE of a kind", out)
+        assert "tokenizer:" not in out
+        assert "model.vocab is 3. The tokenizer is no byte-level BPE of a kind" in out
         words.model = tokenizers.models.WordLevel({"<|endoftext|>": 0, "Book": 1}, unk_token="?")
         words.save(str(self.folder / "words.json"))
         shutil.rmtree(self.folder / "out")
-        self.assertIn("cannot encode this text", self.prepare(1, "web.jsonl", "--tokenizer", "words.json"))
+        assert "cannot encode this text" in self.prepare(1, "web.jsonl", "--tokenizer", "words.json")
 
     def test_special_tokens_and_halves_of_pairs_in_texts_are_text(self):
         texts = ["a <|endoftext|> b", "<|endoftext|>", "half \ud83d and \udc00 there", "plain"]
@@ -245,26 +237,26 @@ class Prepare(unittest.TestCase):
             self.prepare(0, "odd.jsonl", *choice)
             tokenizer = tokenizers.Tokenizer.from_file(str(self.folder / "out" / "tokenizer.json"))
             ids = self.ids("train_*.bin")
-            self.assertEqual(ids.count(tokenizer.token_to_id("<|endoftext|>")), len(texts))
+            assert ids.count(tokenizer.token_to_id("<|endoftext|>")) == len(texts)
             wanted = "".join("<|endoftext|>" + text for text in texts).replace("\ud83d", "\ufffd").replace("\udc00", "\ufffd")
-            self.assertEqual(tokenizer.decode(ids, skip_special_tokens=False), wanted)
+            assert tokenizer.decode(ids, skip_special_tokens=False) == wanted
             shutil.rmtree(self.folder / "out")
             self.prepare(0, "odd.jsonl", *choice, "--special")  # the two that stand in texts too
-            self.assertEqual(self.ids("train_*.bin").count(tokenizer.token_to_id("<|endoftext|>")), len(texts) + 2)
+            assert self.ids("train_*.bin").count(tokenizer.token_to_id("<|endoftext|>")) == len(texts) + 2
             shutil.rmtree(self.folder / "out")
 
     def test_long_words_are_cut_for_training(self):
         prepare = self.module()
         for text in "a" * 200_000, " " * 50_000 + "x", "short words", "日" * 3000 + " b", "":
             parts = list(prepare.short_words(text))
-            self.assertEqual("".join(parts), text)
-            self.assertLessEqual(max(len(word) for part in parts for word in part.split() + [""]), 1000)
+            assert "".join(parts) == text
+            assert max(len(word) for part in parts for word in part.split() + [""]) <= 1000
         (self.folder / "one.txt").write_text("a" * 1_000_000)
         self.prepare(0, "one.txt", "--vocab", "400")
 
     def test_the_deck_line_is_yaml_for_every_path(self):
         prepare = self.module()
-        self.assertEqual(prepare.quoted('/a 💾/"é"\\\n'), '"/a 💾/\\"é\\"\\\\\\U0000000a"')
+        assert prepare.quoted('/a 💾/"é"\\\n') == '"/a 💾/\\"é\\"\\\\\\U0000000a"'
         self.prepare(0, "books", "--tokenizer", GIVEN, "--val-fraction", "0.4")
         pieces = [" ", "'", '"', "\\", "é", "💾", "日本", "#", " #", ": ", "*", "?", "[a]", "{b}", "%s", "&", "!", "|", "~", "$HOME", "\x85", "\ufeff", "\u2028", "\xa0",
                   "-", ".", "..", "null", "12"]
@@ -275,40 +267,36 @@ class Prepare(unittest.TestCase):
             deck = self.folder / "deck.yaml"
             deck.write_text("schema_version: 1\nrun: {steps: 1, threads: 1}\nmodel: {layers: 1, hidden: 32, heads: 2, seq_len: 16}\n"
                             f"batch: {{global: 2, micro: 1}}\nsample: {{tokens: 4}}\n{prepare.deck_line(place, True, True)}\n")
-            done = subprocess.run([TESSERA, "validate", deck], cwd=self.folder, capture_output=True, text=True)
-            self.assertEqual(done.returncode, 5 if "without ICU" in done.stderr else 0, (place, done.stderr))
+            done = subprocess.run([self.tessera, "validate", deck], cwd=self.folder, capture_output=True, text=True)
+            assert done.returncode == (5 if "without ICU" in done.stderr else 0), (place, done.stderr)
             shutil.rmtree(place)
         for odd in b"a\tb", b"a\nb", b"a\x01", b"a\x7f", b"a\xff", b"\xed\xa0\x80":  # which no deck can give
             done = subprocess.run([sys.executable, PREPARE, odd, "books", "--tokenizer", GIVEN], cwd=self.folder, capture_output=True, text=True)
-            self.assertEqual((done.returncode, os.path.exists(os.path.join(os.fsencode(self.folder), odd))), (1, False), done.stderr)
-            self.assertIn("no deck can name a folder", done.stderr)
+            assert (done.returncode, os.path.exists(os.path.join(os.fsencode(self.folder), odd))) == (1, False), done.stderr
+            assert "no deck can name a folder" in done.stderr
 
     def test_tables_and_utf16_get_clear_words(self):
         (self.folder / "table.csv").write_text("a,b\n")
         (self.folder / "wide.txt").write_bytes("wide".encode("utf-16"))
-        self.assertIn("table.csv: is a table", self.prepare(1, "table.csv", "--tokenizer", GIVEN))
-        self.assertIn("wide.txt: is UTF-16", self.prepare(1, "wide.txt", "--tokenizer", GIVEN))
+        assert "table.csv: is a table" in self.prepare(1, "table.csv", "--tokenizer", GIVEN)
+        assert "wide.txt: is UTF-16" in self.prepare(1, "wide.txt", "--tokenizer", GIVEN)
 
     def test_refusals(self):
         (self.folder / "broken.txt").write_bytes(b"good \xc3( bad")
-        self.assertIn("broken.txt: byte 5: is no UTF-8", self.prepare(1, "broken.txt", "--tokenizer", GIVEN))
-        self.assertIn("has no text in a field 'body'; it has text (text), id (a number)", self.prepare(1, "web.jsonl", "--field", "body", "--tokenizer", GIVEN))
+        assert "broken.txt: byte 5: is no UTF-8" in self.prepare(1, "broken.txt", "--tokenizer", GIVEN)
+        assert ("has no text in a field 'body'; it has text (text), id (a number)"
+                in self.prepare(1, "web.jsonl", "--field", "body", "--tokenizer", GIVEN))
         (self.folder / "lines.jsonl").write_text('{"text": "a"}\n{"text"\n')
-        self.assertIn("lines.jsonl: byte 14: is no line of JSON", self.prepare(1, "lines.jsonl", "--tokenizer", GIVEN))
-        self.assertIn("nowhere: no such file", self.prepare(1, "nowhere"))
+        assert "lines.jsonl: byte 14: is no line of JSON" in self.prepare(1, "lines.jsonl", "--tokenizer", GIVEN)
+        assert "nowhere: no such file" in self.prepare(1, "nowhere")
         endless = json.loads(GIVEN.read_text())
         endless["added_tokens"], endless["post_processor"] = [], None
         endless["model"]["vocab"] = {token.replace("<|end", "<|and"): id for token, id in endless["model"]["vocab"].items()}
         (self.folder / "endless.json").write_text(json.dumps(endless))
-        self.assertIn("has none of <|endoftext|>", self.prepare(1, "books", "--tokenizer", "endless.json"))
+        assert "has none of <|endoftext|>" in self.prepare(1, "books", "--tokenizer", "endless.json")
         (self.folder / "broken.json").write_text('{"a": 1}')
-        self.assertIn("broken.json: is no tokenizer.json", self.prepare(1, "books", "--tokenizer", "broken.json"))
-        self.assertIn("--vocab: 10: must be at least 257", self.prepare(2, "books", "--vocab", "10"))
-        self.assertIn("--val-fraction: 2: must be 0 to 1", self.prepare(2, "books", "--val-fraction", "2"))
-        self.assertIn("no text is left for training", self.prepare(1, "books", "--tokenizer", GIVEN, "--val-fraction", "1"))
-        self.assertFalse(list((self.folder / "out").glob("*.bin")))
-
-
-if __name__ == "__main__":
-    TESSERA = os.path.abspath(sys.argv.pop(1))
-    unittest.main(verbosity=2)
+        assert "broken.json: is no tokenizer.json" in self.prepare(1, "books", "--tokenizer", "broken.json")
+        assert "--vocab: 10: must be at least 257" in self.prepare(2, "books", "--vocab", "10")
+        assert "--val-fraction: 2: must be 0 to 1" in self.prepare(2, "books", "--val-fraction", "2")
+        assert "no text is left for training" in self.prepare(1, "books", "--tokenizer", GIVEN, "--val-fraction", "1")
+        assert not list((self.folder / "out").glob("*.bin"))

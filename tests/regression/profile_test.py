@@ -1,6 +1,4 @@
 """`debug.profile` from outside: what it shows, and that it does not change a bit of the run.
-
-usage: profile_test.py TESSERA MPIEXEC [TEST...]
 """
 import copy
 import json
@@ -33,32 +31,28 @@ class Profiles(runs.Runs):
         return json.loads(self.read(name + ".json"))
 
     def sound(self, trace, ranks, *steps):
-        self.assertEqual(profiles.problems(trace, ranks, steps), [])
+        assert profiles.problems(trace, ranks, steps) == []
 
     def test_two_ranks_and_the_bits_of_a_run_without(self):
         """An evaluation and a save lie among the steps."""
         trace = self.profiled(2, "with")
         self.sound(trace, 2, 5, 8)
         names = {e["name"] for e in trace["traceEvents"] if e["ph"] == "X"}
-        self.assertLessEqual({"attention", "experts", "reduce", "publish", "waiting", "evaluate", "report"}, names)
+        assert {"attention", "experts", "reduce", "publish", "waiting", "evaluate", "report"} <= names
         self.train(0, 2, self.deck("without"))
-        self.assertEqual(self.rows("with"), self.rows("without"))
-        self.assertEqual(self.final("with"), self.final("without"))
+        assert self.rows("with") == self.rows("without")
+        assert self.final("with") == self.final("without")
         for what, harm in BROKEN.items():
-            with self.subTest(what):
+            with self.subtests.test(what):
                 broken = copy.deepcopy(trace)
                 harm(broken["traceEvents"])
-                self.assertNotEqual(profiles.problems(broken, 2, (5, 8)), [])
+                assert profiles.problems(broken, 2, (5, 8)) != []
 
     def test_one_rank_and_runs_of_few_steps(self):
         """Profiled steps: of fewer than eight the last four, or all; those before an early end; those of a resumed run."""
         for steps, window in ((6, (3, 6)), (2, (1, 2))):
             trace = self.profiled(1, f"of{steps}", "--set", f"run.steps={steps}", weights="")
             self.sound(trace, 1, *window)
-            self.assertNotIn("collective", {e.get("cat") for e in trace["traceEvents"]})
+            assert "collective" not in {e.get("cat") for e in trace["traceEvents"]}
         self.sound(self.profiled(1, "stopped", "--stop-at", "6", code=75, weights=""), 1, 5, 6)
         self.sound(self.profiled(1, "stopped", weights=""), 1, 7, 8)
-
-
-if __name__ == "__main__":
-    runs.main()

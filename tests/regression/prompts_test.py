@@ -1,6 +1,4 @@
 """`tessera generate` with several prompts and texts to stop at: each answer is that of its prompt alone, cut at the first stop.
-
-usage: prompts_test.py TESSERA MPIEXEC
 """
 import json
 import random
@@ -9,14 +7,14 @@ import runs
 
 
 class Prompts(runs.Runs):
-    def setUp(self):
-        super().setUp()
-        self.draws = random.Random(self.id())
+    def setup_method(self):
+        super().setup_method()
+        self.draws = random.Random(self.name)
         self.train(0, 1, self.deck("a", None))
 
     def answers(self, ranks, *arguments):
         out, err = self.run_to_its_end(0, ranks, "generate", "a", *arguments, "--json")
-        self.assertEqual(err, "")
+        assert err == ""
         return [json.loads(line) for line in out.splitlines()]
 
     def refused(self, *arguments):
@@ -30,13 +28,13 @@ class Prompts(runs.Runs):
         self.write("p.jsonl", "".join(json.dumps(one if i % 2 else {"prompt": one}) + "\n" for i, one in enumerate(prompts)))
         for file, ranks in (("p.txt", 1), ("p.jsonl", 3)):
             for ours, theirs in zip(self.answers(ranks, "--prompts", file, *asked), alone, strict=True):
-                self.assertEqual((ours["prompt"], ours["tokens"], ours["text"]), (theirs["prompt"], theirs["tokens"], theirs["text"]))
+                assert (ours["prompt"], ours["tokens"], ours["text"]) == (theirs["prompt"], theirs["tokens"], theirs["text"])
         out, _ = self.run_to_its_end(0, 2, "generate", "a", "--prompts", "p.jsonl", *asked)
-        self.assertEqual(out, "".join(one["prompt"] + shown(one["text"]) + "\n" for one in alone))
+        assert out == "".join(one["prompt"] + shown(one["text"]) + "\n" for one in alone)
         # A prompt may have line ends, and answers have as many tokens as there is room for.
         self.write("two.jsonl", json.dumps("a\nb") + "\n" + json.dumps("x" * 30))
         first, second = self.answers(1, "--prompts", "two.jsonl")
-        self.assertEqual((first["prompt"], len(first["tokens"]), len(second["tokens"])), ("a\nb", 30, 3))
+        assert (first["prompt"], len(first["tokens"]), len(second["tokens"])) == ("a\nb", 30, 3)
 
     def test_an_answer_ends_before_a_stop(self):
         for temperature in ("0.1", "0.8"):
@@ -45,7 +43,7 @@ class Prompts(runs.Runs):
             text = whole["text"]
             for _ in range(4):
                 plain = [i for i, c in enumerate(text) if c.isascii() and c.isalnum()]  # what is no character stands for other bytes
-                self.assertTrue(plain, text)
+                assert plain, text
                 begin = end = self.draws.choice(plain)
                 while end + 1 < len(text) and end - begin < 2 and text[end + 1].isascii() and text[end + 1].isprintable():
                     end += 1
@@ -53,26 +51,22 @@ class Prompts(runs.Runs):
                 cut = text[:text.index(stops[0])]
                 for ranks in (1, 2):
                     found = self.answers(ranks, *asked, "--stop", stops[1], "--stop", stops[0])[0]
-                    self.assertEqual(found["text"], cut)
-                    self.assertEqual(found["tokens"], whole["tokens"][:len(found["tokens"])])
+                    assert found["text"] == cut
+                    assert found["tokens"] == whole["tokens"][:len(found["tokens"])]
                 out, _ = self.run_to_its_end(0, 1, "generate", "a", *asked, "--stop", stops[0])
-                self.assertEqual(out, "the " + shown(cut) + "\n")
+                assert out == "the " + shown(cut) + "\n"
 
     def test_refusals(self):
         self.write("none.txt", "\n\n")
-        self.assertIn("none.txt: holds no prompt", self.refused("--prompts", "none.txt"))
+        assert "none.txt: holds no prompt" in self.refused("--prompts", "none.txt")
         self.write("bad.jsonl", '"good"\n{"text": "x"}\n')
-        self.assertIn("bad.jsonl:2: is no JSON text", self.refused("--prompts", "bad.jsonl"))
+        assert "bad.jsonl:2: is no JSON text" in self.refused("--prompts", "bad.jsonl")
         self.write("long.txt", "a\n" + "x" * 40)
-        self.assertIn("--prompts: 40 tokens, and the model's sequences hold 32", self.refused("--prompts", "long.txt"))
-        self.assertIn("an empty text ends everything", self.refused("--prompt", "a", "--stop", ""))
+        assert "--prompts: 40 tokens, and the model's sequences hold 32" in self.refused("--prompts", "long.txt")
+        assert "an empty text ends everything" in self.refused("--prompt", "a", "--stop", "")
         self.refused("--prompt", "a", "--prompts", "long.txt")
 
 
 def shown(text):
     """As a terminal gets it: control characters but tab and line ends are replaced."""
     return "".join("\ufffd" if (ord(c) < 32 and c not in "\t\n\r") or ord(c) == 127 else c for c in text)
-
-
-if __name__ == "__main__":
-    runs.main()

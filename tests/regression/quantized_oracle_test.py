@@ -1,28 +1,22 @@
 """The first loss and every gradient of a dense and an MoE model under a recipe, against what the oracle computed for
 the same weights and text (tests/oracle/quantized_goldens.py).
 
-usage: quantized_oracle_test.py TESSERA MPIEXEC RECIPE
-
 Weights come in as a Hugging Face folder, text as llm.c's tokens. Gradients come out of AdamW's first moment after one
 step, which with beta1 = 0 and without clipping is the gradient.
 """
 import json
 import os
 import struct
-import sys
-import unittest
 
 import h5py
 import numpy as np
+import pytest
 
+import low_precision
+import quantized_goldens as goldens
 import runs
+import small_models
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "oracle"))
-import low_precision  # noqa: E402
-import quantized_goldens as goldens  # noqa: E402
-import small_models  # noqa: E402
-
-RECIPE = ""
 DECK = """schema_version: 1
 run: {name: oracle, seed: SEED, steps: 1, threads: 1}
 model: MODEL
@@ -97,20 +91,21 @@ def write_tokens(path, tokens):
         file.write(header.tobytes() + tokens.astype("<u2").tobytes())
 
 
+@pytest.mark.parametrize("recipe", low_precision.RECIPES)
 class Oracle(runs.Runs):
-    def prepare(self, name):
+    def prepare(self, name, recipe):
         """Weights and text in the test's folder; the golden's index and gradients."""
-        index, gradients = goldens.read(name, RECIPE)
+        index, gradients = goldens.read(name, recipe)
         m, seed = index["model"], index["seed"]
         folder = {"dense": gpt2_folder, "moe": mixtral_folder}[name]
-        config, tensors = folder(m, goldens.weights_of(name, RECIPE, seed))
+        config, tensors = folder(m, goldens.weights_of(name, recipe, seed))
         os.mkdir(self.path("hf"))
         self.write(os.path.join("hf", "config.json"), json.dumps(config))
         write_safetensors(self.path("hf", "model.safetensors"), tensors)
         self.tool(0, "convert", "hf", "weights")
         tokens = index["batch"]["sequences"] * m["seq_len"] + 1
         write_tokens(self.path("text.bin"), small_models.text_of(m, seed, tokens))
-        self.index, self.wanted = index, gradients
+        self.index, self.wanted, self.recipe = index, gradients, recipe
 
     def deck_of(self, directory, experts):
         index = self.index
@@ -121,8 +116,8 @@ class Oracle(runs.Runs):
         else:
             del m["moe"]
         precision = dict(compute="bf16")
-        if RECIPE != "bf16":
-            precision |= dict(recipe=low_precision.IN_DECKS.get(RECIPE, RECIPE), primary_weights="bf16")
+        if self.recipe != "bf16":
+            precision |= dict(recipe=low_precision.IN_DECKS.get(self.recipe, self.recipe), primary_weights="bf16")
         values = dict(SEED=index["run_seed"], MODEL=json.dumps(m), GLOBAL=index["batch"]["sequences"],
                       MICRO=index["batch"]["micro"], PRECISION=json.dumps(precision), DIR=directory)
         deck = DECK
@@ -147,26 +142,21 @@ class Oracle(runs.Runs):
         self.train(0, ranks, self.deck_of(directory, experts))
         loss = self.json_lines(directory, "metrics.jsonl")[0]["loss"]
         found = self.gradients_of(directory)
-        self.assertEqual(sorted(found), sorted(wanted))
+        assert sorted(found) == sorted(wanted)
         off = abs(loss / index["loss"] - 1)
         errors = goldens.errors(found, wanted)
         worst = max(errors, key=errors.get)
-        print(f"\n{RECIPE} {directory}: loss off by {off:.1e}, gradients by up to {errors[worst]:.1e} ({worst})",
+        print(f"\n{self.recipe} {directory}: loss off by {off:.1e}, gradients by up to {errors[worst]:.1e} ({worst})",
               flush=True)
-        self.assertTrue(off <= goldens.LOSS_LIMIT, (loss, index["loss"]))
-        self.assertEqual({}, {name: error for name, error in errors.items() if not error <= goldens.GRADIENT_LIMIT})
+        assert off <= goldens.LOSS_LIMIT, (loss, index["loss"])
+        assert {} == {name: error for name, error in errors.items() if not error <= goldens.GRADIENT_LIMIT}
 
-    def test_dense(self):
-        self.prepare("dense")
+    def test_dense(self, recipe):
+        self.prepare("dense", recipe)
         self.compare("dense", 1)
         self.compare("dense", 2)
 
-    def test_moe(self):
-        self.prepare("moe")
+    def test_moe(self, recipe):
+        self.prepare("moe", recipe)
         self.compare("moe", 1)
         self.compare("moe", 2, "discrete")
-
-
-if __name__ == "__main__":
-    RECIPE = sys.argv.pop(3)
-    runs.main()

@@ -1,7 +1,6 @@
 """Training in low precision, from outside: which settings change no bit, restarts and evaluations, and that values that are
 not finite are always detected.
 
-usage: recipes_test.py TESSERA MPIEXEC [CLASS.test...]
 
 With TESSERA_MATRIX=whole every change is made in every recipe, model and number of ranks: a quarter of an hour on 2 cores;
 what is not finite, and steps made again, TESSERA_MATRIX_JOBS of them side by side.
@@ -57,8 +56,8 @@ class Bench(runs.Runs):
             arguments += ["--set", setting]
         self.run_to_its_end(code, ranks, verb, *arguments, fault=fault)
         rows = self.traced(trace, fault)
-        self.assertGreater(len(rows), 0)
-        self.assertTrue(all(len(row["gradients"]) > 10 for row in rows))
+        assert len(rows) > 0
+        assert all(len(row["gradients"]) > 10 for row in rows)
         return [core(row) for row in rows]
 
     def metrics(self, name):
@@ -70,8 +69,8 @@ class Recipes(Bench):
         """Compares one run with others whose settings must not change a bit; tries each `every`-th of the changes."""
         case = f"{recipe}.{model}.{ranks}"
         first = self.run_of(case, recipe, model, ranks)
-        self.assertEqual([row["step"] for row in first], list(range(1, 7)))
-        self.assertTrue(all(math.isfinite(row["loss"]) for row in first))
+        assert [row["step"] for row in first] == list(range(1, 7))
+        assert all(math.isfinite(row["loss"]) for row in first)
         changes = {
             "no overlap": ("proof.gather_overlap=false", "proof.reduce_overlap=false"),
             "one overlap": ("proof.gather_overlap=false", "recompute.mode=full"),
@@ -82,10 +81,10 @@ class Recipes(Bench):
             "saved": ("checkpoint.every_steps=1", "reduce.bucket_mib=25"),
         }
         for i, (what, settings) in list(enumerate(changes.items()))[first_change::every]:
-            with self.subTest(recipe=recipe, model=model, ranks=ranks, what=what):
-                self.assertEqual(self.run_of(f"{case}.{i}", recipe, model, ranks, *settings), first)
+            with self.subtests.test(recipe=recipe, model=model, ranks=ranks, what=what):
+                assert self.run_of(f"{case}.{i}", recipe, model, ranks, *settings) == first
         if model == "moe":
-            self.assertEqual(self.run_of(case + ".discrete", recipe, model, ranks, weights="discrete"), first)
+            assert self.run_of(case + ".discrete", recipe, model, ranks, weights="discrete") == first
         return first
 
     def under_every_recipe(self, model):
@@ -111,36 +110,36 @@ class Recipes(Bench):
     def test_unfused_gradients_are_another_definition_that_repeats(self):
         for recipe in RECIPES:
             for model in ("dense", "moe") if WHOLE or recipe == "nvfp4" else ("moe",):
-                with self.subTest(recipe=recipe, model=model):
+                with self.subtests.test(recipe=recipe, model=model):
                     case = f"{recipe}.{model}"
                     fused = self.run_of(case, recipe, model, 2)
                     unfused = [self.run_of(f"{case}.{weights}", recipe, model, 2, "precision.fuse_wgrad=false",
                                            weights=weights) for weights in ("single", "discrete")]
-                    self.assertEqual(unfused[0], unfused[1])
-                    self.assertNotEqual(unfused[0], fused)
+                    assert unfused[0] == unfused[1]
+                    assert unfused[0] != fused
 
     def test_recipes_differ(self):
         """The formats of FP8 differ only if a block's values lie many binades apart."""
         first = {recipe: self.run_of(recipe, recipe, "moe", 2)[0]["gradients"] for recipe in ("bf16", *RECIPES)}
         for recipe in RECIPES:
-            self.assertNotEqual(first[recipe], first["bf16"], recipe)
-        self.assertNotEqual(first["nvfp4"], first["mxfp8"])
+            assert first[recipe] != first["bf16"], recipe
+        assert first["nvfp4"] != first["mxfp8"]
 
     def test_a_run_in_two_parts_equals_the_whole(self):
         """A resumed run continues stochastic rounding where it was."""
         for recipe in RECIPES:
-            with self.subTest(recipe=recipe):
+            with self.subtests.test(recipe=recipe):
                 whole = self.run_of(recipe, recipe, "moe", 2, "run.steps=20")
                 parts = recipe + ".parts"
                 head = self.run_of(parts, recipe, "moe", 2, "run.steps=20", code=75, extra=("--stop-at", "7"))
                 tail = self.run_of(parts, recipe, "moe", 2, "run.steps=20")
-                self.assertEqual(head + tail, whole)
-                self.assertEqual(self.final(parts), self.final(recipe))
+                assert head + tail == whole
+                assert self.final(parts) == self.final(recipe)
 
     def test_an_evaluation_knows_no_rank_count(self):
         for recipe in RECIPES:
             for model in ("odd", "moe") if WHOLE else ("odd",) if "mxfp" in recipe else ("moe",):
-                with self.subTest(recipe=recipe, model=model):
+                with self.subtests.test(recipe=recipe, model=model):
                     saved = f"{recipe}.{model}"
                     self.run_of(saved, recipe, model, 2)
                     losses = set()
@@ -148,8 +147,8 @@ class Recipes(Bench):
                         out, _ = self.run_to_its_end(0, ranks, "eval", self.path(saved + ".yaml"), "--checkpoint",
                                                      self.path(saved), "--json")
                         losses.add(json.loads(out)["eval_loss"])
-                    self.assertEqual(len(losses), 1, losses)
-                    self.assertTrue(math.isfinite(losses.pop()))
+                    assert len(losses) == 1, losses
+                    assert math.isfinite(losses.pop())
 
     def test_some_blocks_and_the_head(self):
         first = self.run_of("all", "mxfp8", "dense", 2)
@@ -157,9 +156,9 @@ class Recipes(Bench):
         both = self.run_of("none", "mxfp8", "dense", 2, "precision.bf16_first=1", "precision.bf16_last=1")
         head = self.run_of("head", "mxfp8", "dense", 2, "precision.quantize_head=true")
         plain = self.run_of("plain", "bf16", "dense", 2)
-        self.assertEqual(both, plain)
+        assert both == plain
         losses = [run[0]["loss"] for run in (first, last, head, plain)]
-        self.assertEqual(len(set(losses)), 4, losses)
+        assert len(set(losses)) == 4, losses
 
 
 class NotFinite(Bench):
@@ -168,7 +167,7 @@ class NotFinite(Bench):
     def each(self, check, cases):
         with concurrent.futures.ThreadPoolExecutor(JOBS) as pool:
             for case, future in [(case, pool.submit(check, *case)) for case in cases]:
-                with self.subTest(case=case):
+                with self.subtests.test(case=case):
                     future.result()
 
     def check(self, recipe, model, ranks, value, expert=1):
@@ -177,19 +176,19 @@ class NotFinite(Bench):
         poisoned = self.run_of(case, recipe, model, ranks, spread, fault=f"step3:1:{value}")
         sound = self.run_of(case + ".sound", recipe, model, ranks, spread)
         rows = self.metrics(case)
-        self.assertEqual([row["skipped"] for row in rows], [False, False, True, False, False, False])
-        self.assertIsNone(rows[2]["grad_norm"])
-        self.assertEqual(poisoned[:2], sound[:2])
-        self.assertEqual(poisoned[2]["masters"], poisoned[1]["masters"])
-        self.assertNotEqual(poisoned[3]["masters"], poisoned[2]["masters"])
+        assert [row["skipped"] for row in rows] == [False, False, True, False, False, False]
+        assert rows[2]["grad_norm"] is None
+        assert poisoned[:2] == sound[:2]
+        assert poisoned[2]["masters"] == poisoned[1]["masters"]
+        assert poisoned[3]["masters"] != poisoned[2]["masters"]
         for row in rows[:2] + rows[3:]:
-            self.assertTrue(math.isfinite(row["loss"]) and math.isfinite(row["grad_norm"]))
+            assert math.isfinite(row["loss"]) and math.isfinite(row["grad_norm"])
 
     def test_a_gradient(self):
         """Without biases, whose gradients no format hides."""
         for recipe in ("bf16", *RECIPES):
             for value in ("nan", "inf"):
-                with self.subTest(recipe=recipe, value=value):
+                with self.subtests.test(recipe=recipe, value=value):
                     self.check(recipe, "odd", 2, value)
 
     def test_a_gradient_among_experts(self):
@@ -204,7 +203,7 @@ class NotFinite(Bench):
         name = f"{recipe}.{ranks}.{expert}"
         once = self.run_of(name, recipe, "spread", ranks, *settings)
         again = self.run_of(name + ".again", recipe, "spread", ranks, *settings, fault="step4:all:redo")
-        self.assertEqual(again, once)
+        assert again == once
 
     def test_a_step_made_again(self):
         self.each(self.check_again,
@@ -239,15 +238,15 @@ class Refused(Bench):
             ("bf16", "dense", ("precision.primary_weights=quantized",), ("recipe bf16 quantizes no weight",)),
         ]
         for recipe, model, settings, texts in cases:
-            with self.subTest(settings=settings):
+            with self.subtests.test(settings=settings):
                 said = self.refusal(recipe, model, *settings)
                 for text in texts:
-                    self.assertIn(text, said)
+                    assert text in said
 
     def test_everything_at_once(self):
         said = self.refusal("mxfp8", "dense", "model.hidden=40", "model.seq_len=24")
         for text in ("[120, 40]", "is 24"):
-            self.assertIn(text, said)
+            assert text in said
 
     def test_a_plan_says_what_is_quantized(self):
         deck = self.path("planned.yaml")
@@ -257,14 +256,8 @@ class Refused(Bench):
         out, _ = self.run_to_its_end(0, 1, "plan", deck, "--ranks", "2", "--json", "--set", "precision.bf16_last=1")
         plan = json.loads(out)
         products = plan["products"]
-        self.assertEqual([product["parameter"] for product in products],
-                         [f"layers.0.{name}.weight"
-                          for name in ("attention.qkv", "attention.out", "mlp.gate_up", "mlp.down")])
-        self.assertEqual({(p["weight"], p["activation"], p["gradient"]) for p in products},
-                         {("nvfp4", "nvfp4_1d", "nvfp4_1d")})
-        self.assertEqual({r["form"] for r in plan["routes"]}, {"forward", "input_gradient", "weight_gradient"})
-        self.assertEqual({r["route"] for r in plan["routes"]}, {"decoded"})  # no unit multiplies nibbles before Blackwell
-
-
-if __name__ == "__main__":
-    runs.main()
+        assert ([product["parameter"] for product in products]
+                == [f"layers.0.{name}.weight" for name in ("attention.qkv", "attention.out", "mlp.gate_up", "mlp.down")])
+        assert {(p["weight"], p["activation"], p["gradient"]) for p in products} == {("nvfp4", "nvfp4_1d", "nvfp4_1d")}
+        assert {r["form"] for r in plan["routes"]} == {"forward", "input_gradient", "weight_gradient"}
+        assert {r["route"] for r in plan["routes"]} == {"decoded"}  # no unit multiplies nibbles before Blackwell

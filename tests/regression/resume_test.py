@@ -1,7 +1,5 @@
 """A resumed run equals the run that never stopped, for every schedule, order of data and model; and any number of ranks
 loads what any other number has saved.
-
-usage: resume_test.py TESSERA MPIEXEC
 """
 import itertools
 import json
@@ -43,15 +41,15 @@ class Resume(runs.Runs):
 
     def test_in_two_parts(self):
         for number, case in enumerate(EVERY_CASE):
-            with self.subTest(case=case):
+            with self.subtests.test(case=case):
                 weights, settings = self.case(*case)
                 whole = self.go(0, f"a{number}", weights, settings)
                 run = f"b{number}"
                 parts = self.go(75, run, weights, settings, "--stop-at", "4") + self.go(0, run, weights, settings)
-                self.assertEqual([row["step"] for row in parts], list(range(1, 9)))
-                self.assertEqual(parts, whole)
-                self.assertEqual(self.rows(run), self.rows(f"a{number}"))
-                self.assertEqual(self.final(run), self.final(f"a{number}"))
+                assert [row["step"] for row in parts] == list(range(1, 9))
+                assert parts == whole
+                assert self.rows(run) == self.rows(f"a{number}")
+                assert self.final(run) == self.final(f"a{number}")
 
     def test_a_signal_at_any_step(self):
         for number, case in enumerate(CASES):
@@ -59,29 +57,29 @@ class Resume(runs.Runs):
             settings += ["--set", "run.steps=40"]
             whole = self.go(0, f"a{number}", weights, settings)
             run, at = f"c{number}", random.randrange(1, 30)
-            with self.subTest(case=case, at=at):
+            with self.subtests.test(case=case, at=at):
                 trace = runs.Paced(self.path(f"trace{number}"))
                 process = self.start(2, self.deck(run, weights), *settings, "--set", f"debug.trace={self.path(f'trace{number}')}")
                 trace.until(at)
                 os.kill(self.rank_of(), signal.SIGTERM)
                 trace.let_go()
                 out, err = process.communicate(timeout=runs.PATIENCE)
-                self.assertEqual(process.returncode, 75, (out[-1000:], err))
+                assert process.returncode == 75, (out[-1000:], err)
                 step = self.tool(0, "inspect", run)["step"]
-                self.assertTrue(at <= step < 40, (at, step))
-                self.assertEqual(self.restarts(run), 0)
+                assert at <= step < 40, (at, step)
+                assert self.restarts(run) == 0
                 parts = self.comparable(trace.all()) + self.go(0, run, weights, settings)
-                self.assertEqual(self.restarts(run), 1)
-                self.assertEqual(parts, whole)
-                self.assertEqual(self.rows(run, 40), self.rows(f"a{number}", 40))
-                self.assertEqual(self.final(run), self.final(f"a{number}"))
+                assert self.restarts(run) == 1
+                assert parts == whole
+                assert self.rows(run, 40) == self.rows(f"a{number}", 40)
+                assert self.final(run) == self.final(f"a{number}")
 
     def saved_again(self, source, target, ranks, layout, weights):
         """Loads a run on some ranks and saves it in a layout; returns the digest."""
         self.train(75, ranks, self.deck(target, weights), "--resume", source, "--stop-at", "1", "--set",
                    f"checkpoint.expert_layout={layout}", "--set", "batch.global=120")
         found = self.tool(0, "inspect", target)
-        self.assertEqual((found["expert_layout"], found["world_size"], found["step"]), (layout, ranks, 1))
+        assert (found["expert_layout"], found["world_size"], found["step"]) == (layout, ranks, 1)
         return found["content_digest"]
 
     def test_any_ranks_load_what_any_ranks_saved(self):
@@ -91,16 +89,12 @@ class Resume(runs.Runs):
         want = self.final("base")
         for saved in counts:
             for layout in layouts:
-                self.assertEqual(self.saved_again("base", f"{saved}{layout}", saved, layout, "single"), want)
+                assert self.saved_again("base", f"{saved}{layout}", saved, layout, "single") == want
             for loaded in counts:
                 turn = (saved + loaded) % 2
                 for file in (0, 1) if max(saved, loaded) <= 4 else (turn,):
                     layout, weights = layouts[file], layouts[(file + (saved + loaded) // 2) % 2]
-                    with self.subTest(saved=saved, layout=layout, loaded=loaded, weights=weights):
+                    with self.subtests.test(saved=saved, layout=layout, loaded=loaded, weights=weights):
                         target = f"{saved}{layout}-{loaded}{weights}"
-                        self.assertEqual(self.saved_again(f"{saved}{layout}", target, loaded, weights, weights), want)
+                        assert self.saved_again(f"{saved}{layout}", target, loaded, weights, weights) == want
                         shutil.rmtree(self.path(target))
-
-
-if __name__ == "__main__":
-    runs.main()

@@ -24,7 +24,8 @@ import sys
 import tempfile
 import typing
 
-import runs
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "../harness"))
+import runs  # noqa: E402
 
 INPUTS = os.path.realpath(os.path.join(os.path.dirname(__file__), "../../inputs"))
 DECKS = sorted(os.path.relpath(path, INPUTS) for folder in ("quickstart", "recipes", "muon", "experts")

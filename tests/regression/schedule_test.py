@@ -1,7 +1,5 @@
 """precision.schedule: a run whose recipe changes equals one that is stopped and resumed with the other recipe by hand, however
 often it is stopped, on any ranks and however weights are held.
-
-usage: schedule_test.py TESSERA MPIEXEC [TEST...]
 """
 import itertools
 import json
@@ -39,12 +37,12 @@ class Schedule(runs.Runs):
         for kind, weights, sets in (("dense", None, ()), ("experts", "single", ("--set", "optimizer.matrices=muon"))):
             run, plain = kind, kind + "-plain"
             out, _ = self.scheduled(run, 2, *sets, weights=weights)
-            self.assertIn("recipes:  bf16, from step 3 on nvfp4, from step 6 on {base: mxfp8", out)
-            self.assertEqual(out.count("resumed from"), 2)
-            self.assertEqual(self.result(run), self.by_hand(kind + "-hand", 2, *sets, weights=weights))
+            assert "recipes:  bf16, from step 3 on nvfp4, from step 6 on {base: mxfp8" in out
+            assert out.count("resumed from") == 2
+            assert self.result(run) == self.by_hand(kind + "-hand", 2, *sets, weights=weights)
             self.train(0, 2, self.deck(plain, weights), *MODEL, *sets)
-            self.assertEqual(self.rows(plain)[:2], self.rows(run)[:2])
-            self.assertNotEqual(self.rows(plain)[2], self.rows(run)[2])
+            assert self.rows(plain)[:2] == self.rows(run)[:2]
+            assert self.rows(plain)[2] != self.rows(run)[2]
 
     def test_a_run_that_is_stopped_anywhere(self):
         self.scheduled("whole", 2)
@@ -53,8 +51,8 @@ class Schedule(runs.Runs):
             name = f"stopped{stop}"
             self.scheduled(name, ranks, "--stop-at", str(stop), code=75)
             out, _ = self.scheduled(name, 2)
-            self.assertNotIn("nothing to do", out)
-            self.assertEqual(self.result(name), whole, (stop, ranks))
+            assert "nothing to do" not in out
+            assert self.result(name) == whole, (stop, ranks)
 
     def test_ways_that_change_no_bit(self):
         self.scheduled("run", 2)
@@ -65,7 +63,7 @@ class Schedule(runs.Runs):
                 (3, ("proof.gather_overlap=false", "proof.reduce_overlap=false")), (2, ("checkpoint.async=true", "checkpoint.io=direct")))):
             arguments = [word for one in sets for word in ("--set", one)]
             self.scheduled(f"other{i}", ranks, *arguments)
-            self.assertEqual(self.result(f"other{i}"), wanted, (ranks, sets))
+            assert self.result(f"other{i}") == wanted, (ranks, sets)
 
     def test_a_checkpoint_is_evaluated_in_the_recipe_of_its_step(self):
         self.scheduled("run", 2)
@@ -74,9 +72,9 @@ class Schedule(runs.Runs):
             out, _ = self.run_to_its_end(0, 1, "eval", self.deck("run", None), "--set", SCHEDULE, *MODEL, "--checkpoint",
                                          self.path("run", f"step_{step:08}"), "--json")
             found = json.loads(out)
-            self.assertEqual((found["recipe"], found["checkpoint_recipe"]), (recipe, recipe))
+            assert (found["recipe"], found["checkpoint_recipe"]) == (recipe, recipe)
             if losses[step] is not None:
-                self.assertEqual(found["eval_loss"], losses[step], step)
+                assert found["eval_loss"] == losses[step], step
 
     def test_a_damaged_step_leads_back_over_a_change(self):
         self.scheduled("whole", 2)
@@ -87,8 +85,8 @@ class Schedule(runs.Runs):
                 file.seek(os.path.getsize(path) // 2)
                 file.write(os.urandom(256))
         _, err = self.scheduled("run", 2)
-        self.assertIn("trying the checkpoint before", err)
-        self.assertEqual(self.result("run"), self.result("whole"))
+        assert "trying the checkpoint before" in err
+        assert self.result("run") == self.result("whole")
 
     def test_a_step_damaged_at_a_change_leads_back_over_it(self):
         """Once, by the command that runs after the save at the change; and such commands run to their end."""
@@ -96,27 +94,26 @@ class Schedule(runs.Runs):
         self.write("damage.sh", "sleep 1; echo $TESSERA_STEP >> saved; [ $TESSERA_STEP = 5 ] && [ ! -e once ] || exit 0\ntouch once\n"
                    "head -c 256 /dev/urandom | dd of=$TESSERA_CHECKPOINT/model.h5 bs=1 seek=40000 conv=notrunc 2>/dev/null\n")
         _, err = self.scheduled("run", 2, "--set", "run.on_save=sh damage.sh")
-        self.assertIn("step_00000005", err)
-        self.assertIn("trying the checkpoint before", err)
-        self.assertEqual(self.result("run"), self.result("whole"))
+        assert "step_00000005" in err
+        assert "trying the checkpoint before" in err
+        assert self.result("run") == self.result("whole")
         saved = self.read("saved").split()
-        self.assertEqual(saved.count("5"), 2)
-        self.assertEqual(saved[-1], "8")
+        assert saved.count("5") == 2
+        assert saved[-1] == "8"
 
     def test_an_audit_keeps_to_one_recipe(self):
         self.scheduled("run", 2)
         _, err = self.run_to_its_end(2, 1, "audit", self.path("run"))
-        self.assertIn("the recipe changes after step 5 (precision.schedule): audit up to that step with --to 5, and what follows "
-                      "with --from 5", err)
+        assert "the recipe changes after step 5 (precision.schedule): audit up to that step with --to 5, and what follows " "with --from 5" in err
         for first, last in ((3, 5), (5, 8)):
             out, _ = self.run_to_its_end(0, 1, "audit", self.path("run"), "--from", str(first), "--to", str(last))
-            self.assertIn("equal", out)
+            assert "equal" in out
 
     def test_the_plan_shows_each_segment(self):
         deck = self.deck("run", None)
         out, _ = self.run_to_its_end(0, 1, "plan", deck, "--ranks", "2", "--set", SCHEDULE, *MODEL)
         for line in ("steps 1 to 2, recipe bf16: ", "steps 3 to 5, recipe nvfp4: ", "steps 6 to 8, recipe {base: mxfp8"):
-            self.assertIn("segment:  " + line, out)
+            assert "segment:  " + line in out
 
     def test_refusals(self):
         deck = self.deck("run", None)
@@ -128,9 +125,5 @@ class Schedule(runs.Runs):
                 ("[{from_step: 4, recipe: nvfp4, layers: [{blocks: ['7'], recipe: bf16}]}]", "precision.schedule[0].layers[0].blocks"),
         ):
             _, err = self.run_to_its_end(3, 2, "train", deck, *MODEL, "--set", "precision.schedule=" + schedule)
-            self.assertIn(said, err)
-            self.assertFalse(os.path.exists(self.path("run")))
-
-
-if __name__ == "__main__":
-    runs.main()
+            assert said in err
+            assert not os.path.exists(self.path("run"))

@@ -1,14 +1,12 @@
 """Recipes by slots and by layers, from outside: each slot alone changes a run; how weights are held, sharded, gathered and
 computed again changes no bit; rules, refusals and changes at a restart.
-
-usage: slots_test.py TESSERA MPIEXEC [CLASS.test...]
 """
 import itertools
 import subprocess
 
 import held_runs
-import runs
 from held_runs import QUANTIZED
+import runs
 
 WEIGHTS = ("fp8_block", "fp8_tensor", "mxfp8", "mxfp8_2d", "mxfp6_e3m2", "mxfp6_e3m2_2d", "mxfp6_e2m3", "mxfp6_e2m3_2d", "mxfp4", "mxfp4_2d", "nvfp4", "nvfp4_46")
 ROWS = ("fp8_block", "fp8_tensor", "fp8_tensor_e5m2", "mxfp8", "mxfp8_e5m2", "mxfp6_e3m2", "mxfp6_e2m3", "mxfp4", "nvfp4", "nvfp4_46")
@@ -53,12 +51,12 @@ class Slots(held_runs.HeldRuns):
             batch = f"batch.global={ranks if 'sharding=full' in sets else 12}"
             if (ranks, batch) not in made:
                 made[ranks, batch] = self.bits(self.trace(f"first{i}", recipe, model, ranks, *base, batch))
-            with self.subTest(recipe=recipe, model=model, ranks=ranks, sets=sets):
-                self.assertEqual(self.bits(self.trace(f"other{i}", recipe, model, ranks, *base, batch, *sets)), made[ranks, batch])
+            with self.subtests.test(recipe=recipe, model=model, ranks=ranks, sets=sets):
+                assert self.bits(self.trace(f"other{i}", recipe, model, ranks, *base, batch, *sets)) == made[ranks, batch]
 
     def said(self, verb, *arguments):
-        done = subprocess.run([runs.TESSERA, verb, *arguments], capture_output=True, text=True, timeout=runs.PATIENCE, cwd=self.folder)
-        self.assertEqual(done.returncode, 0, done.stderr)
+        done = subprocess.run([self.tessera, verb, *arguments], capture_output=True, text=True, timeout=runs.PATIENCE, cwd=self.folder)
+        assert done.returncode == 0, done.stderr
         return done.stdout
 
     def muon(self, recipe, layers=()):
@@ -66,7 +64,7 @@ class Slots(held_runs.HeldRuns):
         sets = (*base, "optimizer.matrices=muon")
         first = self.bits(self.trace("off", recipe, "single", 2, *sets))
         for i, more in enumerate((OVERLAPS, ("model.moe.weights=discrete",))):
-            self.assertEqual(self.bits(self.trace(f"on{i}", recipe, "single", 2, *sets, *more)), first)
+            assert self.bits(self.trace(f"on{i}", recipe, "single", 2, *sets, *more)) == first
 
 
 class Bits(Slots):
@@ -108,11 +106,11 @@ class Meaning(Slots):
         for role, (sides, formats) in SLOTS.items():
             for side, form in itertools.product(sides, formats):
                 found = self.first(f"{role}.{side}.{form}", f"{{{role}: {{{side}: {form}}}}}")
-                self.assertNotEqual(found, plain, (role, side, form))
+                assert found != plain, (role, side, form)
                 if side != "forward":  # the loss is that of the forward pass
-                    self.assertEqual(found[0], plain[0], (role, side, form))
+                    assert found[0] == plain[0], (role, side, form)
                 seen[role, side, form] = found
-        self.assertGreater(len({str(found) for found in seen.values()}), len(seen) // 2)
+        assert len({str(found) for found in seen.values()}) > len(seen) // 2
 
     def test_names_are_short_for_slots(self):
         for recipe, slots in {
@@ -123,24 +121,24 @@ class Meaning(Slots):
             "mxfp6_e2m3": "{weight: mxfp6_e2m3, activation: mxfp6_e2m3_2d, gradient: mxfp6_e2m3}",
             "mxfp4_2d": "{base: mxfp4, weight: mxfp4_2d}",
         }.items():
-            self.assertEqual(self.first(recipe, recipe), self.first(recipe + ".slots", slots), recipe)
+            assert self.first(recipe, recipe) == self.first(recipe + ".slots", slots), recipe
 
     def test_settings_reach_into_a_named_recipe(self):
         wanted = self.first("whole", "{base: nvfp4, weight: bf16}")
-        self.assertEqual(self.first("set", "nvfp4", "precision.recipe.weight=bf16"), wanted)
-        self.assertNotEqual(wanted, self.first("named", "nvfp4"))
+        assert self.first("set", "nvfp4", "precision.recipe.weight=bf16") == wanted
+        assert wanted != self.first("named", "nvfp4")
 
     def test_layers(self):
         """The last rule that matches decides; a list that names every matrix is a recipe."""
         whole = self.first("whole", "mxfp8")
         every = "precision.layers=[{recipe: nvfp4}, {recipe: mxfp8}]"
         turned = "precision.layers=[{recipe: mxfp8}, {recipe: nvfp4}]"
-        self.assertEqual(self.first("every", "bf16", every), whole)
-        self.assertEqual(self.first("turned", "bf16", turned), self.first("fp4", "nvfp4"))
+        assert self.first("every", "bf16", every) == whole
+        assert self.first("turned", "bf16", turned) == self.first("fp4", "nvfp4")
         blocks = "precision.layers=[{blocks: [last 1], recipe: bf16}]"
-        self.assertEqual(self.first("last", "mxfp8", blocks), self.first("bf16_last", "mxfp8", "precision.bf16_last=1"))
+        assert self.first("last", "mxfp8", blocks) == self.first("bf16_last", "mxfp8", "precision.bf16_last=1")
         head = "precision.layers=[{modules: [head], recipe: mxfp8}]"
-        self.assertEqual(self.first("head", "mxfp8", head), self.first("quantize_head", "mxfp8", "precision.quantize_head=true"))
+        assert self.first("head", "mxfp8", head) == self.first("quantize_head", "mxfp8", "precision.quantize_head=true")
 
     def test_is_told(self):
         deck = self.write("told.yaml", held_runs.DECK.replace("STEPS", "2").replace("MODEL", held_runs.MODELS["dense"])
@@ -151,7 +149,7 @@ class Meaning(Slots):
         for out in (self.said("explain", "precision", "--deck", deck, *sets), self.said("plan", deck, "--ranks", "2", *sets),
                     self.said("train", deck, *sets)):
             for line in lines:
-                self.assertIn(line, out)
+                assert line in out
 
     def test_a_restart_may_change_it_and_says_so(self):
         self.trace("run", "nvfp4", "dense", 2, code=75, steps=6, arguments=("--stop-at", "3"))
@@ -160,9 +158,9 @@ class Meaning(Slots):
         out = self.train(0, 2, deck, "--set", "precision.recipe={base: nvfp4, activation: bf16}", "--set",
                          "precision.layers=[{blocks: [first 1], recipe: bf16}]")
         said = str(out)
-        self.assertIn("precision.recipe", said)
-        self.assertIn("{base: nvfp4, activation: bf16}", said)
-        self.assertIn("precision.layers", said)
+        assert "precision.recipe" in said
+        assert "{base: nvfp4, activation: bf16}" in said
+        assert "precision.layers" in said
 
 
 class Refusals(Slots):
@@ -172,7 +170,7 @@ class Refusals(Slots):
                           .replace("DIR", self.path("none")))
         said = str(self.train(3, 1, deck))
         for text in texts:
-            self.assertIn(text, said)
+            assert text in said
 
     def test_all_at_once_with_their_lines(self):
         self.refused("""precision:
@@ -224,7 +222,3 @@ class Refusals(Slots):
         self.refused("precision: {recipe: {activation: mxfp8}, primary_weights: quantized}", "no weight is held as codes")
         self.refused("precision: {recipe: {weight: {forward: mxfp8}}}\nproof: {wire: quantized}", "proof.wire")
         self.refused("precision: {compute: fp32, layers: [{recipe: {gradient: mxfp8}}]}", "quantizes bf16 values")
-
-
-if __name__ == "__main__":
-    runs.main()

@@ -5,11 +5,9 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import time
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "../harness"))
-import processes  # noqa: E402
+import processes
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scontrol", "scancel", "sinfo")
 PATH = os.environ.get("PATH", "") + os.pathsep + "/usr/sbin"

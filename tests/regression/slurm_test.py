@@ -1,33 +1,32 @@
 """The job scripts of jobscripts/slurm under a real Slurm on one machine: a run that is signalled, stopped, requeued and
 resumed; sweeps; the wrong --mpi; conversion.
-
-usage: slurm_test.py TESSERA MPIEXEC BUILD; 77: no Slurm can be started here
 """
-import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
-import sys
 import tempfile
-import unittest
 
-import slurm
+import pytest
+
 from runs import JOBSCRIPTS, Jobs, Paced, processes
+import slurm
 
-TESSERA = MPIEXEC = BUILD = ""
 SCRIPTS = os.path.join(JOBSCRIPTS, "slurm")
 
 
 class SlurmJobs(Jobs):
     @classmethod
-    def setUpClass(cls):
-        home = cls.enterClassContext(tempfile.TemporaryDirectory(prefix="tessera-slurm-"))
-        cls.slurm = cls.enterClassContext(slurm.Slurm(home, cpus=2))
+    def setup_class(cls):
+        if reason := slurm.missing():
+            pytest.skip(reason)
+        home = cls.at_class_end.enter_context(tempfile.TemporaryDirectory(prefix="tessera-slurm-"))
+        cls.slurm = cls.at_class_end.enter_context(slurm.Slurm(home, cpus=2))
 
     def submit(self, script, *arguments, options=(), **environment):
         return self.slurm.submit(*options, os.path.join(SCRIPTS, script), *arguments, folder=self.folder,
-                                 environment={"TESSERA": TESSERA, **environment})
+                                 environment={"TESSERA": self.tessera, **environment})
 
     def train(self, *arguments, options=(), **environment):
         return self.submit("train.sbatch", "deck.yaml", *arguments, options=("--ntasks=2", "--time=60", *options), **environment)
@@ -47,23 +46,22 @@ class SlurmJobs(Jobs):
         """Waits for the job's end, which must have this state; returns its log."""
         about = self.slurm.ended(job)
         log = self.log(job)
-        self.assertEqual((about["JobState"], about["ExitCode"]), (state, f"{code}:0"), log[-3000:])
+        assert (about["JobState"], about["ExitCode"]) == (state, f"{code}:0"), log[-3000:]
         return log
 
     def digest(self, directory):
-        done = subprocess.run([TESSERA, "checkpoint", "inspect", directory, "--json"], cwd=self.folder, capture_output=True,
+        done = subprocess.run([self.tessera, "checkpoint", "inspect", directory, "--json"], cwd=self.folder, capture_output=True,
                               text=True, timeout=300)
-        self.assertEqual(done.returncode, 0, done.stderr)
+        assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)["content_digest"]
 
-    @staticmethod
-    def ranks(job, **variables):
-        return processes.find(TESSERA, SLURM_JOB_ID=job, **variables)
+    def ranks(self, job, **variables):
+        return processes.find(self.tessera, SLURM_JOB_ID=job, **variables)
 
     def test_a_run_that_is_stopped_queues_again_and_ends_as_if_it_had_not(self):
-        whole = subprocess.run([MPIEXEC, "-n", "2", TESSERA, "train", "deck.yaml", "--set", "checkpoint.dir=whole"],
+        whole = subprocess.run([self.launcher, "-n", "2", self.tessera, "train", "deck.yaml", "--set", "checkpoint.dir=whole"],
                                cwd=self.folder, capture_output=True, text=True, timeout=600)
-        self.assertEqual(whole.returncode, 0, whole.stderr)
+        assert whole.returncode == 0, whole.stderr
 
         trace = Paced(self.path("trace"))
         job = self.train("--set", "debug.trace=trace")
@@ -76,21 +74,21 @@ class SlurmJobs(Jobs):
         trace.let_go()
 
         log = self.ended(job, "COMPLETED", 0)
-        self.assertEqual(len(trace.all()), 400)
-        self.assertEqual(self.slurm.about(job)["Restarts"], "1")
-        self.assertEqual(log.count("stopped early: queued again"), 1, log)
-        self.assertEqual(log.count("resumed from"), 1, log)
+        assert len(trace.all()) == 400
+        assert self.slurm.about(job)["Restarts"] == "1"
+        assert log.count("stopped early: queued again") == 1, log
+        assert log.count("resumed from") == 1, log
         first = [row["step"] for row in self.rows("run") if row["restart"] == 0]
-        self.assertTrue(0 < len(first) < 400)
-        self.assertEqual([row["step"] for row in self.rows("run")], list(range(1, 401)))
-        self.assertEqual(self.digest("run"), self.digest("whole"))
+        assert 0 < len(first) < 400
+        assert [row["step"] for row in self.rows("run")] == list(range(1, 401))
+        assert self.digest("run") == self.digest("whole")
 
     def test_a_job_queues_again_so_often_and_no_more(self):
         job = self.train("--set", "run.steps=1000000", "--time-limit", "00:00:05", TESSERA_RESTARTS="1")
         log = self.ended(job, "FAILED", 75)
-        self.assertEqual(log.count("stopped early: queued again"), 1, log)
-        self.assertIn("queued again 1 times already", log)
-        self.assertEqual(self.slurm.about(job)["Restarts"], "1")
+        assert log.count("stopped early: queued again") == 1, log
+        assert "queued again 1 times already" in log
+        assert self.slurm.about(job)["Restarts"] == "1"
 
     def test_a_job_that_begins_at_a_checkpoint_goes_on_from_its_newest_step(self):
         """A job that resumes elsewhere leaves the former run directory unchanged and has its own."""
@@ -98,26 +96,26 @@ class SlurmJobs(Jobs):
         job = self.train("--resume", "run/step_00000004", "--set", "checkpoint.dir=branch", "--set", "run.steps=1000000",
                          "--time-limit", "00:00:05", "--allow-change", "run.steps", TESSERA_RESTARTS="1")
         log = self.ended(job, "FAILED", 75)
-        self.assertEqual(log.count(f"resumed from {self.path('run', 'step_00000004')} "), 1, log)
-        self.assertEqual(log.count(f"resumed from {self.path('branch', 'step_')}"), 1, log)
-        self.assertLess(log.index("step_00000004"), log.index("goes on from the newest step"))
+        assert log.count(f"resumed from {self.path('run', 'step_00000004')} ") == 1, log
+        assert log.count(f"resumed from {self.path('branch', 'step_')}") == 1, log
+        assert log.index("step_00000004") < log.index("goes on from the newest step")
         steps = [row["step"] for row in self.rows("branch")]
-        self.assertEqual(steps, list(range(5, 5 + len(steps))))
+        assert steps == list(range(5, 5 + len(steps)))
 
     def test_a_job_that_stops_as_asked_is_not_queued_again(self):
         job = self.train("--stop-at", "3")
         behind = self.train("--stop-at", "6", options=(f"--dependency=afterok:{job}",))
         log = self.ended(job, "COMPLETED", 0)
-        self.assertIn("stopped as asked (--stop-at): not queued again", log)
-        self.assertNotIn("stopped early", log)
+        assert "stopped as asked (--stop-at): not queued again" in log
+        assert "stopped early" not in log
         self.ended(behind, "COMPLETED", 0)
-        self.assertEqual([row["step"] for row in self.rows("run")], list(range(1, 7)))
+        assert [row["step"] for row in self.rows("run")] == list(range(1, 7))
 
     def test_a_person_stops_a_job_for_good(self):
         job = self.started("--set", "run.steps=1000000")
         self.slurm.ask("scancel", "--signal=INT", job)
-        self.assertIn("stopped as asked (SIGINT): not queued again", self.ended(job, "COMPLETED", 0))
-        self.assertTrue(self.digest("run"))
+        assert "stopped as asked (SIGINT): not queued again" in self.ended(job, "COMPLETED", 0)
+        assert self.digest("run")
 
     def test_a_job_whose_rank_is_killed_queues_again_and_goes_on_from_its_last_step(self):
         trace = Paced(self.path("trace"))
@@ -126,10 +124,10 @@ class SlurmJobs(Jobs):
         os.kill(self.ranks(job)[0], signal.SIGKILL)
         trace.let_go()
         log = self.ended(job, "COMPLETED", 0)
-        self.assertEqual(self.slurm.about(job)["Restarts"], "1")
-        self.assertRegex(log, r"\[train\] failed with (7|1[0-9][0-9]), 1 of 3 times without a new checkpoint: queued again")
-        self.assertEqual(log.count("resumed from"), 1, log)
-        self.assertEqual([row["step"] for row in self.rows("run")], list(range(1, 41)))
+        assert self.slurm.about(job)["Restarts"] == "1"
+        assert re.search(r"\[train\] failed with (7|1[0-9][0-9]), 1 of 3 times without a new checkpoint: queued again", log)
+        assert log.count("resumed from") == 1, log
+        assert [row["step"] for row in self.rows("run")] == list(range(1, 41))
         trace.all()
 
     def test_a_job_that_fails_again_and_again_ends(self):
@@ -140,46 +138,46 @@ class SlurmJobs(Jobs):
             os.kill(slurm.until(600, f"start {start + 1}", training)[0], signal.SIGKILL)
         about = self.slurm.ended(job)
         log = self.log(job)
-        self.assertEqual((about["JobState"], about["Restarts"]), ("FAILED", "1"), log)
-        self.assertRegex(log, r"failed with \d+, 2 times without a new checkpoint \(TESSERA_FAILURES\)")
+        assert (about["JobState"], about["Restarts"]) == ("FAILED", "1"), log
+        assert re.search(r"failed with \d+, 2 times without a new checkpoint \(TESSERA_FAILURES\)", log)
 
     def test_variables_that_sbatch_drops_come_from_the_set_up_file(self):
-        self.write("setup.sh", f"export TESSERA={TESSERA} OMP_NUM_THREADS=1 TESSERA_MARK=there\n")
+        self.write("setup.sh", f"export TESSERA={self.tessera} OMP_NUM_THREADS=1 TESSERA_MARK=there\n")
         job = self.slurm.submit("--ntasks=2", "--time=60", f"--export=TESSERA_SETUP={self.path('setup.sh')}",
                                 os.path.join(SCRIPTS, "train.sbatch"), "deck.yaml", "--set", "run.steps=2", folder=self.folder)
         self.ended(job, "COMPLETED", 0)
-        self.assertIn('"TESSERA_MARK": "there"', self.read("run", "run.json"))
+        assert '"TESSERA_MARK": "there"' in self.read("run", "run.json")
 
     def test_a_signal_to_the_script_reaches_the_run(self):
         job = self.started("--set", "run.steps=1000000", TESSERA_RESTARTS="0")
         self.slurm.ask("scancel", "--batch", "--signal=USR1", job)
         self.ended(job, "FAILED", 75)
-        self.assertTrue(self.digest("run"))
+        assert self.digest("run")
 
     def test_what_is_cancelled_saves_and_stays_cancelled(self):
         job = self.started("--set", "run.steps=1000000")
         self.slurm.ask("scancel", job)
         about = self.slurm.ended(job)
-        self.assertEqual((about["JobState"], about["Restarts"]), ("CANCELLED", "0"), self.log(job)[-3000:])
+        assert (about["JobState"], about["Restarts"]) == ("CANCELLED", "0"), self.log(job)[-3000:]
         slurm.until(600, "the end of the script", lambda: not self.ranks(job))
-        self.assertNotIn("queued again", self.log(job))
-        self.assertTrue(self.digest("run"))
+        assert "queued again" not in self.log(job)
+        assert self.digest("run")
 
     def test_ranks_that_start_as_jobs_of_one(self):
         """Of every kind of launch that this Slurm has (--mpi), that which suits the MPI library starts one run. With another only one
         rank says so, with the remedy of whoever uses the script."""
         listed = subprocess.run(["srun", "--mpi=list"], env=self.slurm.environment, capture_output=True, text=True, check=True, timeout=60)
         kinds = set((listed.stdout + listed.stderr).split()) & {"none", "pmi2", "pmix"}
-        self.assertIn("none", kinds)
-        library = json.loads(subprocess.run([TESSERA, "info", "--json"], capture_output=True, text=True, check=True).stdout)["mpi"]
+        assert "none" in kinds
+        library = json.loads(subprocess.run([self.tessera, "info", "--json"], capture_output=True, text=True, check=True).stdout)["mpi"]
         suits = "pmix" if library.startswith("Open MPI") else "pmi2"
         for kind in kinds - {suits}:
             log = self.ended(self.train(SLURM_MPI_TYPE=kind), "FAILED", 4)
-            self.assertEqual((log.count("separate runs of one rank each"), log.count(f"export SLURM_MPI_TYPE={suits}")), (1, 1), log)
-            self.assertFalse(os.path.exists(self.path("run")))
+            assert (log.count("separate runs of one rank each"), log.count(f"export SLURM_MPI_TYPE={suits}")) == (1, 1), log
+            assert not os.path.exists(self.path("run"))
         if suits in kinds:
             self.ended(self.train("--stop-at", "3", SLURM_MPI_TYPE=suits), "COMPLETED", 0)
-            self.assertEqual({row["ranks"] for row in self.rows("run")}, {2})
+            assert {row["ranks"] for row in self.rows("run")} == {2}
 
     def test_a_sweep(self):
         self.write("sweep.csv", "optimizer.lr,checkpoint.dir\n0.01,one\n0.02,two\n")
@@ -187,13 +185,13 @@ class SlurmJobs(Jobs):
         for task, (name, rate) in enumerate((("one", "0.01"), ("two", "0.02")), start=1):
             number = self.slurm.ask("squeue", "--noheader", "--states=all", "--format=%A", f"--job={job}_{task}")
             self.ended(number, "COMPLETED", 0)
-            self.assertIn(f"[train] task {task}: optimizer.lr={rate} checkpoint.dir={name}\n", self.read(f"slurm-{job}_{task}.out"))
-            self.assertEqual(len(self.rows(name)), 3)
-            self.assertIn(f"  lr: {rate}  # override", self.read(name, "deck.resolved.yaml"))
+            assert f"[train] task {task}: optimizer.lr={rate} checkpoint.dir={name}\n" in self.read(f"slurm-{job}_{task}.out")
+            assert len(self.rows(name)) == 3
+            assert f"  lr: {rate}  # override" in self.read(name, "deck.resolved.yaml")
         for text, task, said in (("optimizer.lr\n0.1\n", 1, "no key checkpoint.dir"), ("checkpoint.dir\na\n", 2, "0 values for 1 keys")):
             self.write("sweep.csv", text)
             number = self.train("--sweep", "sweep.csv", options=(f"--array={task}",))
-            self.assertIn(said, self.ended(number, "FAILED", 2))
+            assert said in self.ended(number, "FAILED", 2)
 
     def test_a_task_of_a_sweep_queues_again_while_the_other_runs(self):
         """Slurm gives one task of an array the array's own number as its job's, which stands for all tasks."""
@@ -206,9 +204,9 @@ class SlurmJobs(Jobs):
         other = next(task for task in tasks if task != own)
         self.slurm.ask("scancel", "--batch", "--signal=USR1", own)
         slurm.until(600, "a second start", lambda: "resumed from" in self.log(own) or self.slurm.about(own)["JobState"] == "FAILED")
-        self.assertEqual(self.log(own).count("stopped early: queued again"), 1, self.log(own))
-        self.assertEqual([self.slurm.about(task)["Restarts"] for task in (own, other)], ["1", "0"])
-        self.assertEqual(self.slurm.about(other)["JobState"], "RUNNING")
+        assert self.log(own).count("stopped early: queued again") == 1, self.log(own)
+        assert [self.slurm.about(task)["Restarts"] for task in (own, other)] == ["1", "0"]
+        assert self.slurm.about(other)["JobState"] == "RUNNING"
         self.slurm.ask("scancel", job)
         for task in tasks:
             self.slurm.ended(task)
@@ -216,23 +214,14 @@ class SlurmJobs(Jobs):
     def test_conversion(self):
         self.ended(self.train("--set", "run.steps=2", "--set", "model.tied_head=true"), "COMPLETED", 0)
         self.ended(self.submit("convert.sbatch", "run", "gpt2", "--to", "safetensors"), "COMPLETED", 0)
-        self.assertLessEqual({"config.json", "model.safetensors"}, set(os.listdir(self.path("gpt2"))))
+        assert {"config.json", "model.safetensors"} <= set(os.listdir(self.path("gpt2")))
         again = self.submit("convert.sbatch", "run", "gpt2", "--to", "safetensors")
-        self.assertIn("gpt2", self.ended(again, "FAILED", 5))
+        assert "gpt2" in self.ended(again, "FAILED", 5)
 
     def test_tests_and_benchmarks_of_a_build(self):
-        job = self.submit("ctest.sbatch", "-R", "^lint.rules$", TESSERA_BUILD=BUILD)
-        self.assertIn("100% tests passed", self.ended(job, "COMPLETED", 0))
-        job = self.submit("ctest.sbatch", "-R", "^mpi.control_test.2$", TESSERA_BUILD=BUILD)  # a launcher within a task of Slurm
-        self.assertIn("100% tests passed", self.ended(job, "COMPLETED", 0))
-        job = self.submit("bench.sbatch", "--benchmark_list_tests", TESSERA_BUILD=BUILD)
-        self.assertIn("weight_gradient", self.ended(job, "COMPLETED", 0))
-
-
-if __name__ == "__main__":
-    if reason := slurm.missing():
-        print("skipped:", reason)
-        sys.exit(77)
-    BUILD = os.path.realpath(sys.argv.pop(3))
-    TESSERA, MPIEXEC = os.path.realpath(sys.argv.pop(1)), sys.argv.pop(1)
-    unittest.main(verbosity=2)
+        job = self.submit("ctest.sbatch", "-R", "^lint.rules$", TESSERA_BUILD=self.build)
+        assert "100% tests passed" in self.ended(job, "COMPLETED", 0)
+        job = self.submit("ctest.sbatch", "-R", "^mpi.control_test.2$", TESSERA_BUILD=self.build)  # a launcher within a task of Slurm
+        assert "100% tests passed" in self.ended(job, "COMPLETED", 0)
+        job = self.submit("bench.sbatch", "--benchmark_list_tests", TESSERA_BUILD=self.build)
+        assert "weight_gradient" in self.ended(job, "COMPLETED", 0)

@@ -1,6 +1,4 @@
 """What is seen of each start of a run: on the console, in run.json and report.html, and in debug.trace.
-
-usage: starts_test.py TESSERA MPIEXEC
 """
 import html
 import json
@@ -39,32 +37,32 @@ class Starts(runs.Runs):
         self.train(75, 2, self.deck("a"), *every, "--stop-at", "5")
         self.killed(2, *every, "--set", "run.steps=1000", "--allow-change", "run.steps")
         reached = self.json_lines("a", "metrics.jsonl")[-1]["step"]
-        self.assertNotIn("end", self.starts("a")[1])
+        assert "end" not in self.starts("a")[1]
         end = self.page("a")[0]["end"]
-        self.assertRegex(end, r"^still running at (\S+ \S+) UTC, .* a page that has not changed by (\S+ \S+) UTC is stale")
+        assert re.search(r"^still running at (\S+ \S+) UTC, .* a page that has not changed by (\S+ \S+) UTC is stale", end)
         now, stale = re.findall(r"(\d{4}-\S+ \S+) UTC", end)
-        self.assertLess(now, stale)
+        assert now < stale
         self.train(75, 1, self.deck("a"), *every, "--resume", self.path("a", "step_00000004"), "--set", "optimizer.lr=0.005", "--stop-at", "7")
         facts, rows = self.page("a")
         steps = [row[1] for row in rows]
-        self.assertEqual([row[0] for row in rows], ["1", "2", "3"])
-        self.assertEqual((steps[0], steps[2]), ("1 to 5", "5 to 7"))
-        self.assertRegex(steps[1], r"^6 to \d+$")
-        self.assertGreaterEqual(int(steps[1].split()[-1]), min(reached, 7))
-        self.assertEqual([row[4] for row in rows], ["stopped after step 5 of 8 (--stop-at)", "without a word: killed, or its machine",
-                                                    "stopped after step 7 of 8 (--stop-at)"])
-        self.assertRegex(rows[2][5], r"^back from step \d+ to 4; from \S+/a/step_00000004; .*optimizer.lr: 0.01 -> 0.005")
-        self.assertTrue(rows[0][3].startswith("2 ranks of 1 thread on ") and rows[2][3].startswith("1 rank of 1 thread on "), rows)
+        assert [row[0] for row in rows] == ["1", "2", "3"]
+        assert (steps[0], steps[2]) == ("1 to 5", "5 to 7")
+        assert re.search(r"^6 to \d+$", steps[1])
+        assert int(steps[1].split()[-1]) >= min(reached, 7)
+        assert ([row[4] for row in rows]
+                == ["stopped after step 5 of 8 (--stop-at)", "without a word: killed, or its machine", "stopped after step 7 of 8 (--stop-at)"])
+        assert re.search(r"^back from step \d+ to 4; from \S+/a/step_00000004; .*optimizer.lr: 0.01 -> 0.005", rows[2][5])
+        assert rows[0][3].startswith("2 ranks of 1 thread on ") and rows[2][3].startswith("1 rank of 1 thread on "), rows
         # Saves: all that were made by any start, those that are still there apart.
-        self.assertEqual(self.starts("a")[0]["saves"], [2, 4, 5])
-        self.assertEqual(self.starts("a")[2]["saves"], [6, 7])
-        self.assertIn('class="removed"', self.read("a", "report.html"))
-        self.assertEqual(facts["newest checkpoint"], "step 7, digest " + self.final("a"))
-        self.assertTrue(facts["directory"].endswith(":" + self.path("a")))
-        self.assertIn(f"<h1>small: {self.path('a')}</h1>", self.read("a", "report.html"))
+        assert self.starts("a")[0]["saves"] == [2, 4, 5]
+        assert self.starts("a")[2]["saves"] == [6, 7]
+        assert 'class="removed"' in self.read("a", "report.html")
+        assert facts["newest checkpoint"] == "step 7, digest " + self.final("a")
+        assert facts["directory"].endswith(":" + self.path("a"))
+        assert f"<h1>small: {self.path('a')}</h1>" in self.read("a", "report.html")
         for chart in ("Balance loss", "Router z loss", "Time by region, start 3"):
-            self.assertIn(chart, self.read("a", "report.html"))
-        self.assertNotIn("formula", facts)
+            assert chart in self.read("a", "report.html")
+        assert "formula" not in facts
 
     def test_lines_of_the_console(self):
         draw = random.Random(11)
@@ -72,14 +70,14 @@ class Starts(runs.Runs):
             name, every, steps = f"c{number}", draw.choice([1, 2, 3, 5, 50]), draw.randint(6, 11)
             out, _ = self.train(0, 1, self.deck(name, None), "--set", f"run.log_every={every}", "--set", f"run.steps={steps}", "--set", "eval.every_steps=0")
             lines = [(int(step), time, unit, rate) for step, time, unit, rate in re.findall(r"^step (\d+)/.* \| (\S+) (m?s) \| (\S+) tok/s", out, re.M)]
-            self.assertEqual([line[0] for line in lines], sorted({1, steps, *range(every, steps + 1, every)}), (every, steps))
+            assert [line[0] for line in lines] == sorted({1, steps, *range(every, steps + 1, every)}), (every, steps)
             rows, before = self.json_lines(name, "metrics.jsonl"), 0
             for step, time, unit, rate in lines:
                 since = [row["step_ms"] for row in rows[before:step]]
                 mean, shown = sum(since) / len(since), float(time) * (1000 if unit == "s" else 1)
-                self.assertAlmostEqual(shown / mean, 1, delta=0.06, msg=(step, since))
+                assert abs(shown / mean - 1) <= 0.06, (step, since)
                 tokens = float(rate.rstrip("kMG")) * {"k": 1e3, "M": 1e6, "G": 1e9}.get(rate[-1], 1)
-                self.assertAlmostEqual(tokens / (12 * 32 / mean * 1e3), 1, delta=0.06, msg=(step, since))
+                assert abs(tokens / (12 * 32 / mean * 1e3) - 1) <= 0.06, (step, since)
                 before = step
 
     def test_a_trace_keeps_the_rows_of_every_start(self):
@@ -91,10 +89,6 @@ class Starts(runs.Runs):
         self.train(0, 2, self.deck("a"), *trace)
         parts = [f"trace.jsonl{end}" for end in (".1", ".2", ".3", "")]
         rows = [[{key: value for key, value in row.items() if key != "overlapped"} for row in self.json_lines(part)] for part in parts]
-        self.assertEqual([[row["step"] for row in part] for part in rows], [[1, 2], [3, 4, 5], [6, 7], [8]])
-        self.assertEqual(sum(rows, []), whole)
-        self.assertFalse(os.path.exists(self.path("trace.jsonl.4")))
-
-
-if __name__ == "__main__":
-    runs.main()
+        assert [[row["step"] for row in part] for part in rows] == [[1, 2], [3, 4, 5], [6, 7], [8]]
+        assert sum(rows, []) == whole
+        assert not os.path.exists(self.path("trace.jsonl.4"))

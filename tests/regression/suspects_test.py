@@ -1,11 +1,10 @@
 """A step that would be skipped is computed once more. Other bits are a machine's fault: the run ends with code 8 and the names
 of ranks, hosts, devices and tensors, nothing of the step is kept, and the same command goes on. Equal bits are the
 data's: the step is skipped. A spot check finds faults that look sound: a micro-batch that two ranks compute.
-
-usage: suspects_test.py TESSERA MPIEXEC
 """
 import itertools
 import os
+import re
 import socket
 
 import runs
@@ -27,26 +26,26 @@ class Suspects(runs.Runs):
                 whole[ranks, order] = self.rows(name), self.final(name)
             name, rank = f"run{number}", ranks - 1
             out, err = self.train(8, ranks, self.deck(name), *self.settings(order), fault=f"step{FAULTY}:{rank}:{kind}")
-            self.assertIn(f"step {FAULTY} would be skipped, and gave other bits", err)
-            self.assertRegex(err, rf"rank \d \({socket.gethostname()}, .*\): ({kinds[kind]})")
+            assert f"step {FAULTY} would be skipped, and gave other bits" in err
+            assert re.search(rf"rank \d \({socket.gethostname()}, .*\): ({kinds[kind]})", err)
             if kind == "shard":
-                self.assertIn(f"rank {rank} (", err)
-            self.assertEqual(self.json_lines(name, "metrics.jsonl")[-1]["step"], FAULTY - 1)
-            self.assertEqual(max(entry for entry in os.listdir(self.path(name)) if entry.startswith("step_")), "step_00000004")
+                assert f"rank {rank} (" in err
+            assert self.json_lines(name, "metrics.jsonl")[-1]["step"] == FAULTY - 1
+            assert max(entry for entry in os.listdir(self.path(name)) if entry.startswith("step_")) == "step_00000004"
             self.train(0, ranks, self.deck(name), *self.settings(order))
-            self.assertEqual((self.rows(name), self.final(name)), whole[ranks, order], (ranks, order, kind))
+            assert (self.rows(name), self.final(name)) == whole[ranks, order], (ranks, order, kind)
 
     def test_what_the_data_does_twice_is_skipped(self):
         for ranks, order in itertools.product((1, 2), ("rank", "batch")):
             name = f"run{ranks}{order}"
             out, _ = self.train(0, ranks, self.deck(name), *self.settings(order), fault=f"step{FAULTY}:{ranks - 1}:nan")
-            self.assertIn(f"step {FAULTY}: computed once more with the same bits", out)
-            self.assertEqual([row["step"] for row in self.json_lines(name, "metrics.jsonl") if row["skipped"]], [FAULTY])
+            assert f"step {FAULTY}: computed once more with the same bits" in out
+            assert [row["step"] for row in self.json_lines(name, "metrics.jsonl") if row["skipped"]] == [FAULTY]
 
     def test_a_run_may_be_asked_not_to(self):
         out, _ = self.train(0, 2, self.deck("run"), *self.settings("rank"), "--set", "debug.confirm_skips=never", fault=f"step{FAULTY}:1:shard")
-        self.assertNotIn("once more", out)
-        self.assertEqual([row["step"] for row in self.json_lines("run", "metrics.jsonl") if row["skipped"]], [FAULTY])
+        assert "once more" not in out
+        assert [row["step"] for row in self.json_lines("run", "metrics.jsonl") if row["skipped"]] == [FAULTY]
 
 
 class SpotChecks(runs.Runs):
@@ -85,21 +84,21 @@ class SpotChecks(runs.Runs):
                 name = f"run{number}"
                 _, err = self.made(name, ranks, experts, settings, 8, f"step{self.CHECKED}:{faulty}:{fault}", self.CHECKED)
                 lines = [line for line in err.splitlines() if line.startswith("  micro-batch ")]
-                self.assertEqual(len(lines), len(verdicts), err)
+                assert len(lines) == len(verdicts), err
                 for line, verdict in zip(lines, verdicts):
                     device = rf"rank \d \({socket.gethostname()}, .*\)"
-                    self.assertRegex(line, rf"micro-batch \d, the gradient of \S+ by {device} and by {device}: {verdict}")
-                self.assertEqual(self.json_lines(name, "metrics.jsonl")[-1]["step"], self.CHECKED - 1)
-                self.assertEqual(max(entry for entry in os.listdir(self.path(name)) if entry.startswith("step_")), "step_00000002")
+                    assert re.search(rf"micro-batch \d, the gradient of \S+ by {device} and by {device}: {verdict}", line)
+                assert self.json_lines(name, "metrics.jsonl")[-1]["step"] == self.CHECKED - 1
+                assert max(entry for entry in os.listdir(self.path(name)) if entry.startswith("step_")) == "step_00000002"
                 self.made(name, ranks, experts, settings)
-                self.assertEqual(self.outcome(name), self.outcome(whole), (ranks, experts, sharding, order, fault))
+                assert self.outcome(name) == self.outcome(whole), (ranks, experts, sharding, order, fault)
 
     def test_without_a_check_it_trains_on_silently(self):
         settings = self.settings()
         self.made("whole", 2, 1, settings)
         for fault in ("bit", "number"):
             self.made(fault, 2, 1, settings, 0, f"step{self.CHECKED}:1:{fault}", every=self.CHECKED - 1)
-            self.assertNotEqual(self.final(fault), self.final("whole"))
+            assert self.final(fault) != self.final("whole")
 
     def test_checks_change_no_bit(self):
         cases = ((1, 1, "optimizer", "batch", "precision.recipe=nvfp4"), (2, 1, "full", "rank", "precision.recipe=mxfp8"),
@@ -109,8 +108,4 @@ class SpotChecks(runs.Runs):
             settings = self.settings(*case, "model.hidden=64", "model.ffn=96", "batch.global=24")
             self.made(f"off{number}", ranks, case[0], settings)
             self.made(f"on{number}", ranks, case[0], settings, every=number % 3 + 1)
-            self.assertEqual(self.outcome(f"on{number}"), self.outcome(f"off{number}"), (ranks, *case))
-
-
-if __name__ == "__main__":
-    runs.main()
+            assert self.outcome(f"on{number}") == self.outcome(f"off{number}"), (ranks, *case)

@@ -1,21 +1,17 @@
 """jobscripts/local/sweep.sh: the array of jobscripts/slurm/train.sbatch on a machine without Slurm; and the step from which
 that script's job resumes.
-
-usage: sweep_test.py TESSERA MPIEXEC
 """
 import csv
 import io
 import os
 import random
+import re
 import signal
 import subprocess
-import sys
 import time
-import unittest
 
 from runs import JOB_DECK, JOBSCRIPTS, PATIENCE, Jobs, Paced
 
-TESSERA = MPIEXEC = ""
 
 
 class Sweep(Jobs):
@@ -23,11 +19,11 @@ class Sweep(Jobs):
         """Runs in a new process group, like a terminal's foreground."""
         return subprocess.Popen(["bash", os.path.join(JOBSCRIPTS, script), *arguments], cwd=self.folder, text=True,
                                 stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
-                                env={**os.environ, "TESSERA": TESSERA, "MPIEXEC": MPIEXEC, "OMP_NUM_THREADS": "1", **environment})
+                                env={**os.environ, "TESSERA": self.tessera, "MPIEXEC": self.launcher, "OMP_NUM_THREADS": "1", **environment})
 
     def end(self, process, code):
         out, err = process.communicate(timeout=PATIENCE)
-        self.assertEqual(process.returncode, code, (out, err))
+        assert process.returncode == code, (out, err)
         return out, err
 
     def sweep(self, code, *arguments, **environment):
@@ -36,21 +32,21 @@ class Sweep(Jobs):
     def test_each_line_of_values_is_a_run(self):
         self.write("rates.csv", "optimizer.lr,checkpoint.dir\n0.01,one\n0.02,two\n")
         out, err = self.sweep(0, "--ntasks=2", "deck.yaml", "--sweep", "rates.csv", "--set", "run.steps=3")
-        self.assertEqual(err, "")
+        assert err == ""
         for task, (name, rate) in enumerate((("one", "0.01"), ("two", "0.02")), start=1):
-            self.assertEqual(len(self.rows(name)), 3)
-            self.assertIn(f"  lr: {rate}  # override", self.read(name, "deck.resolved.yaml"))
+            assert len(self.rows(name)) == 3
+            assert f"  lr: {rate}  # override" in self.read(name, "deck.resolved.yaml")
             log = self.read(f"rates-{task}.log")
-            self.assertIn(f"[train] task {task}: optimizer.lr={rate} checkpoint.dir={name}\n", log)
-            self.assertIn("2 ranks", log)
-            self.assertIn(f"rates-{task}.log", out)
+            assert f"[train] task {task}: optimizer.lr={rate} checkpoint.dir={name}\n" in log
+            assert "2 ranks" in log
+            assert f"rates-{task}.log" in out
 
     def test_chosen_tasks_and_those_after_one_that_fails(self):
         self.write("rates.csv", "optimizer.lr,checkpoint.dir\n0.01,one\nfast,two\n0.02,three\n0.03\n0.04,five")
         _, err = self.sweep(3, "--array=2-3,4,5", "deck.yaml", "--sweep", "rates.csv", "--set", "run.steps=2")
-        self.assertIn("task 2: ended with 3; --set optimizer.lr=fast", err)
-        self.assertIn("task 4: ended with 2; train.sbatch: rates.csv: task 4 has 1 values for 2 keys", err)
-        self.assertEqual([os.path.isdir(self.path(name)) for name in ("one", "two", "three", "five")], [False, False, True, True])
+        assert "task 2: ended with 3; --set optimizer.lr=fast" in err
+        assert "task 4: ended with 2; train.sbatch: rates.csv: task 4 has 1 values for 2 keys" in err
+        assert [os.path.isdir(self.path(name)) for name in ("one", "two", "three", "five")] == [False, False, True, True]
 
     def test_usage(self):
         self.write("rates.csv", "checkpoint.dir\none\n")
@@ -61,20 +57,20 @@ class Sweep(Jobs):
                                 (("deck.yaml", "--sweep", "rates.csv", "--jobs", "2"), "--jobs: stands before DECK"),
                                 (("deck.yaml", "--sweep", "rates.csv", "--stepz", "2"), "task 1: ended with 2; --stepz: unknown option"),
                                 (("deck.yaml", "--sweep", "keys.csv"), "no line of values")):
-            self.assertIn(said, self.sweep(2, *arguments)[1])
+            assert said in self.sweep(2, *arguments)[1]
 
     def test_a_run_that_stops_early_is_started_again(self):
         self.write("runs.csv", "checkpoint.dir\none\n")
         out, _ = self.sweep(75, "deck.yaml", "--sweep", "runs.csv", "--set", "run.steps=1000000", "--time-limit", "00:00:05", TESSERA_RESTARTS="1")
-        self.assertEqual(out.count("started again"), 1)
+        assert out.count("started again") == 1
         log = self.read("runs-1.log")
-        self.assertEqual((log.count(", start 1,"), log.count(", start 2,"), log.count("resumed from")), (1, 1, 1), log)
+        assert (log.count(", start 1,"), log.count(", start 2,"), log.count("resumed from")) == (1, 1, 1), log
 
     def test_a_run_that_stops_as_asked_is_not(self):
         self.write("runs.csv", "checkpoint.dir\none\n")
         out, _ = self.sweep(0, "deck.yaml", "--sweep", "runs.csv", "--stop-at", "3")
-        self.assertNotIn("started again", out)
-        self.assertIn("[train] stopped as asked (--stop-at): not queued again", self.read("runs-1.log"))
+        assert "started again" not in out
+        assert "[train] stopped as asked (--stop-at): not queued again" in self.read("runs-1.log")
 
     def test_several_runs_at_a_time_and_what_each_came_to(self):
         """Runs that write their traces into pipes go on together only if they were started together."""
@@ -84,15 +80,15 @@ class Sweep(Jobs):
         process = self.start("local/sweep.sh", "--jobs", "2", "deck.yaml", "--sweep", "runs.csv", "--set", "run.steps=20")
         for trace in traces[:2]:  # the second within the first
             trace.until(2)
-        self.assertFalse(traces[2].read(0.5) or os.path.exists(self.path("runs", "three")), "a third run beside two")
+        assert not (traces[2].read(0.5) or os.path.exists(self.path("runs", "three"))), "a third run beside two"
         for trace in traces:
             trace.let_go()
         out, err = self.end(process, 0)
-        self.assertEqual(err, "")
+        assert err == ""
         for task, name in enumerate(("one", "two", "three"), start=1):
             last = self.rows(os.path.join("runs", name))[-1]
-            self.assertEqual((last["step"], len(traces[task - 1].all())), (20, 20))
-            self.assertRegex(out, rf"\[sweep\] task {task}: step 20/20 \| loss {last['loss']:.4f} .* \| done in \d+ s\n")
+            assert (last["step"], len(traces[task - 1].all())) == (20, 20)
+            assert re.search(rf"\[sweep\] task {task}: step 20/20 \| loss {last['loss']:.4f} .* \| done in \d+ s\n", out)
 
     def test_what_a_csv_file_may_hold(self):
         """Files as people and spreadsheets write them, drawn: each value arrives as it was meant."""
@@ -110,14 +106,14 @@ class Sweep(Jobs):
             done = subprocess.run(["bash", os.path.join(JOBSCRIPTS, "slurm/train.sbatch"), "--tasks", "drawn.csv"], cwd=self.folder,
                                   capture_output=True, text=True, timeout=PATIENCE)
             wanted = [f"task {task}: " + " ".join(f"{key}={value}" for key, value in zip(keys, row)) for task, row in enumerate(rows, start=1)]
-            self.assertEqual((done.returncode, done.stdout.splitlines(), done.stderr), (0, wanted, ""), self.read("drawn.csv"))
+            assert (done.returncode, done.stdout.splitlines(), done.stderr) == (0, wanted, ""), self.read("drawn.csv")
 
     def test_values_with_commas_reach_the_run(self):
         self.write("other.txt", "the tiles of another mosaic\n" * 200)
         self.write("runs.csv", 'run.name,data.files\nboth,"[corpus.txt, other.txt]"\n')
         self.write("deck.yaml", JOB_DECK.replace("dir: run, ", ""))
         self.sweep(0, "deck.yaml", "--sweep", "runs.csv", "--set", "run.steps=2")
-        self.assertIn('  files: ["corpus.txt", "other.txt"]  # override', self.read("runs", "both", "deck.resolved.yaml"))
+        assert '  files: ["corpus.txt", "other.txt"]  # override' in self.read("runs", "both", "deck.resolved.yaml")
 
     def test_files_that_are_no_table(self):
         for text, said in (('checkpoint.dir,run.seed\none,"1\n', "line 2: a quote is not closed"),
@@ -129,15 +125,15 @@ class Sweep(Jobs):
                            ("run.seed,optimizer.lr\n1,0.1\n", "no key checkpoint.dir or run.name"),
                            ("run.name,run.seed\none,1\n", "deck.yaml sets checkpoint.dir, which all tasks would share")):
             self.write("runs.csv", text)
-            self.assertIn(said, self.sweep(2, "deck.yaml", "--sweep", "runs.csv")[1], text)
+            assert said in self.sweep(2, "deck.yaml", "--sweep", "runs.csv")[1], text
 
     def test_tasks_share_no_directory(self):
         for second in ("one", "./one", "one/", "sub/../one", '"one"'):
             self.write("runs.csv", f"checkpoint.dir,optimizer.lr\none,0.1\n{second},0.2\n")
-            self.assertIn("several tasks have checkpoint.dir one", self.sweep(2, "deck.yaml", "--sweep", "runs.csv")[1])
+            assert "several tasks have checkpoint.dir one" in self.sweep(2, "deck.yaml", "--sweep", "runs.csv")[1]
         self.write("runs.csv", "optimizer.lr,checkpoint.dir\n0.1,one\n0.2,two\n")
-        self.assertIn("is given for all tasks", self.sweep(2, "deck.yaml", "--sweep", "runs.csv", "--set", "checkpoint.dir=x")[1])
-        self.assertFalse(os.path.exists(self.path("one")))
+        assert "is given for all tasks" in self.sweep(2, "deck.yaml", "--sweep", "runs.csv", "--set", "checkpoint.dir=x")[1]
+        assert not os.path.exists(self.path("one"))
 
     def check_interrupted(self, name, interrupt):
         self.write(name + ".csv", f"checkpoint.dir\n{name}\n{name}-2\n")
@@ -145,17 +141,17 @@ class Sweep(Jobs):
         process = self.start(*command, "--set", "run.steps=1000000")
         deadline = time.monotonic() + PATIENCE
         while not os.path.exists(self.path(name, "metrics.jsonl")) or not self.rows(name):
-            self.assertLess(time.monotonic(), deadline)
+            assert time.monotonic() < deadline
             time.sleep(0.05)
         interrupt(process)
         _, err = self.end(process, 75)
-        self.assertIn("interrupted in task 1", err)
-        self.assertFalse(os.path.exists(self.path(name + "-2")))
+        assert "interrupted in task 1" in err
+        assert not os.path.exists(self.path(name + "-2"))
         done = len(self.rows(name))
-        self.assertIn("saved ", self.read(name + "-1.log"))
+        assert "saved " in self.read(name + "-1.log")
         self.end(self.start(*command, "--set", "run.steps=1000000", "--stop-at", str(done + 2)), 0)
-        self.assertEqual([row["step"] for row in self.rows(name)], list(range(1, done + 3)))
-        self.assertIn("resumed from", self.read(name + "-1.log"))
+        assert [row["step"] for row in self.rows(name)] == list(range(1, done + 3))
+        assert "resumed from" in self.read(name + "-1.log")
 
     def test_what_is_interrupted_saves_and_the_same_command_goes_on(self):
         def twice(process):
@@ -165,7 +161,7 @@ class Sweep(Jobs):
 
         for name, interrupt in (("once", lambda process: process.send_signal(signal.SIGTERM)), ("twice", twice),
                                 ("group", lambda process: os.killpg(process.pid, signal.SIGTERM))):
-            with self.subTest(name):
+            with self.subtests.test(name):
                 self.check_interrupted(name, interrupt)
 
 
@@ -180,29 +176,29 @@ class WhereAJobGoesOn(Jobs):
         with open(self.path("log"), "a") as log:
             subprocess.run(["bash", os.path.join(JOBSCRIPTS, "slurm/train.sbatch"), "deck.yaml", *arguments], cwd=self.folder,
                            stdout=log, check=True, timeout=PATIENCE,
-                           env={**os.environ, "PATH": self.path("bin") + os.pathsep + os.environ["PATH"], "TESSERA": TESSERA,
+                           env={**os.environ, "PATH": self.path("bin") + os.pathsep + os.environ["PATH"], "TESSERA": self.tessera,
                                 "SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": restarts})
         ran = self.read("log").rsplit("ran: ", 1)[1].split()
-        self.assertEqual(ran.count("--resume"), 1, ran)
+        assert ran.count("--resume") == 1, ran
         return ran[ran.index("--resume") + 1]
 
     def test_a_path_counts_until_the_job_has_saved(self):
         first, saved = "[train] job 7, start 1, 2026\n", "saved run/step_00000030 | 0 | 0.10 s\n"
-        self.assertEqual(self.resumed("", restarts="0"), "auto")
-        self.assertEqual(self.resumed("", "--resume", "a/step", restarts="0"), "a/step")
-        self.assertEqual(self.resumed("", "--set", "run.steps=3", "--resume=a/step", restarts="0"), "a/step")
-        self.assertEqual(self.resumed(first, "--resume", "a/step"), "a/step")
-        self.assertEqual(self.resumed(first + saved, "--resume", "a/step"), "auto")
-        self.assertEqual(self.resumed(first + "step 1\n" + saved + "[train] job 7, start 2, 2026\n", "--resume", "none"), "auto")
+        assert self.resumed("", restarts="0") == "auto"
+        assert self.resumed("", "--resume", "a/step", restarts="0") == "a/step"
+        assert self.resumed("", "--set", "run.steps=3", "--resume=a/step", restarts="0") == "a/step"
+        assert self.resumed(first, "--resume", "a/step") == "a/step"
+        assert self.resumed(first + saved, "--resume", "a/step") == "auto"
+        assert self.resumed(first + "step 1\n" + saved + "[train] job 7, start 2, 2026\n", "--resume", "none") == "auto"
         # Earlier output of another job in the same file does not count.
-        self.assertEqual(self.resumed("[train] job 6, start 1, 2026\n" + saved + first, "--resume", "a/step"), "a/step")
+        assert self.resumed("[train] job 6, start 1, 2026\n" + saved + first, "--resume", "a/step") == "a/step"
 
 
 class WhatFollowsAnEnd(Jobs):
     """train.sbatch alone, with an srun that says and returns what it is told, and a Slurm whose job is in a given state."""
 
-    def setUp(self):
-        super().setUp()
+    def setup_method(self):
+        super().setup_method()
         os.mkdir(self.path("bin"))
         for name, text in (("srun", 'printf "%s" "$SAYS"; [ "$CODE" != vanish ] || { kill -9 $PPID; exit; }; exit $CODE'),
                            ("squeue", 'case "$*" in *%T*) echo "$STATE" ;; *) echo "$SUBMITTED" ;; esac'), ("scontrol", "echo requeued: $2")):
@@ -214,7 +210,7 @@ class WhatFollowsAnEnd(Jobs):
         with open(self.path("log"), "a") as log:
             done = subprocess.run(["bash", os.path.join(JOBSCRIPTS, "slurm/train.sbatch"), "deck.yaml"], cwd=self.folder, stdout=log,
                                   stderr=log, timeout=PATIENCE,
-                                  env={**os.environ, "PATH": self.path("bin") + os.pathsep + os.environ["PATH"], "TESSERA": TESSERA, "SAYS": says,
+                                  env={**os.environ, "PATH": self.path("bin") + os.pathsep + os.environ["PATH"], "TESSERA": self.tessera, "SAYS": says,
                                        "CODE": str(code), "STATE": state, "SUBMITTED": "2100-01-01T00:00:00", "SLURM_JOB_ID": "7",
                                        "SLURM_RESTART_COUNT": str(restarts), **environment})
         self.said = self.read("log")[before:]
@@ -231,61 +227,56 @@ class WhatFollowsAnEnd(Jobs):
                 code = draw.choice([7, 137, 143, 139, 75, "vanish"])
                 saves = code == 75 or draw.random() < 0.3
                 if start > 0 and failures >= allowed:  # starts that vanished are counted by the next one
-                    self.assertEqual(self.run_start(start, 0, TESSERA_FAILURES=str(allowed)), (7, False), self.read("log"))
-                    self.assertIn(f"failed {failures} times without a new checkpoint", self.said)
+                    assert self.run_start(start, 0, TESSERA_FAILURES=str(allowed)) == (7, False), self.read("log")
+                    assert f"failed {failures} times without a new checkpoint" in self.said
                     break
                 got = self.run_start(start, code, "step 1\n" + "saved run/step_00000030 | 0 | 0.1 s\n" * saves, TESSERA_FAILURES=str(allowed))
                 failures = 0 if code == 75 else (0 if saves else failures) + 1
                 if code == "vanish":
-                    self.assertFalse(got[1])
+                    assert not got[1]
                 elif failures >= allowed and code != 75:
-                    self.assertEqual(got, (code, False), self.read("log"))
+                    assert got == (code, False), self.read("log")
                     break
                 else:
-                    self.assertEqual(got, (0, True), self.read("log"))
+                    assert got == (0, True), self.read("log")
 
     def test_what_is_no_failure_of_the_machine_ends_the_job(self):
         for code in (1, 2, 3, 4, 5, 6):
-            self.assertEqual(self.run_start(0, code), (code, False))
+            assert self.run_start(0, code) == (code, False)
 
     def test_a_job_that_slurm_ends_or_queues_by_itself_does_not(self):
         for state in ("CANCELLED", "COMPLETING", "NODE_FAIL", "PREEMPTED", ""):
             for code in (7, 75, 137):
-                self.assertEqual(self.run_start(0, code, state=state), (code, False), state)
+                assert self.run_start(0, code, state=state) == (code, False), state
 
     def test_who_asked_for_a_stop_decides_what_follows(self):
         for cause, asked in (("--stop-at", True), ("SIGINT", True), ("SIGUSR1", False), ("SIGUSR2", False), ("SIGTERM", False), ("--time-limit", False)):
             said = f"stopped after step 3 of 8 ({cause}); the same command goes on\n"
-            self.assertEqual(self.run_start(0, 75, said), (0, not asked), cause)
-            self.assertEqual(f"stopped as asked ({cause}): not queued again" in self.said, asked)
+            assert self.run_start(0, 75, said) == (0, not asked), cause
+            assert (f"stopped as asked ({cause}): not queued again" in self.said) == asked
 
     def test_a_deck_that_changes_while_the_job_waits_is_told(self):
         self.run_start(0, 0)
-        self.assertNotIn("has changed", self.said)
+        assert "has changed" not in self.said
         self.run_start(0, 0, SUBMITTED="2001-01-01T00:00:00")
-        self.assertIn("deck.yaml has changed since the job was submitted (2001-01-01T00:00:00)", self.said)
+        assert "deck.yaml has changed since the job was submitted (2001-01-01T00:00:00)" in self.said
         self.run_start(1, 0)
-        self.assertNotIn("has changed", self.said)
+        assert "has changed" not in self.said
         self.write("deck.yaml", self.read("deck.yaml") + "\n")
         self.run_start(2, 0)
-        self.assertIn("deck.yaml has changed since the start before, which read ", self.said)
+        assert "deck.yaml has changed since the start before, which read " in self.said
 
     def test_set_up_and_what_is_no_job_of_this_script(self):
         self.write("setup.sh", 'false; echo "unset: $NOT_SET"; module() { echo "loaded $1"; }; module mpich; export TESSERA=/bin/true\n')
-        self.assertEqual(self.run_start(0, 0, TESSERA="gone", TESSERA_SETUP="setup.sh"), (0, False), self.read("log"))
-        self.assertIn("unset: \nloaded mpich\n", self.said)
+        assert self.run_start(0, 0, TESSERA="gone", TESSERA_SETUP="setup.sh") == (0, False), self.read("log")
+        assert "unset: \nloaded mpich\n" in self.said
         # The site's `module`, where the job's shell does not have it.
         os.makedirs(self.path("site/init"))
         self.write("site/init/bash", 'module() { echo "the site loads $2"; }\n')
         self.write("setup.sh", "module load mpich\nexport TESSERA=/bin/true\n")
-        self.assertEqual(self.run_start(0, 0, TESSERA_SETUP="setup.sh", MODULESHOME=self.path("site")), (0, False), self.read("log"))
-        self.assertIn("the site loads mpich\n", self.said)
-        self.assertEqual(self.run_start(0, 0, TESSERA_SETUP="gone.sh"), (4, False))
-        self.assertIn("TESSERA_SETUP: gone.sh cannot be read", self.said)
-        self.assertEqual(self.run_start(0, 0, SLURM_HET_SIZE="2"), (4, False))
-        self.assertIn("a heterogeneous job of 2 parts", self.said)
-
-
-if __name__ == "__main__":
-    TESSERA, MPIEXEC = os.path.realpath(sys.argv.pop(1)), sys.argv.pop(1)
-    unittest.main(verbosity=2)
+        assert self.run_start(0, 0, TESSERA_SETUP="setup.sh", MODULESHOME=self.path("site")) == (0, False), self.read("log")
+        assert "the site loads mpich\n" in self.said
+        assert self.run_start(0, 0, TESSERA_SETUP="gone.sh") == (4, False)
+        assert "TESSERA_SETUP: gone.sh cannot be read" in self.said
+        assert self.run_start(0, 0, SLURM_HET_SIZE="2") == (4, False)
+        assert "a heterogeneous job of 2 parts" in self.said

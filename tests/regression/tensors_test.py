@@ -1,17 +1,13 @@
 """debug.tensors: the files of chosen steps are the same on any number of ranks, with every way to hold weights, sharding and
 recomputation; they change no bit of a run; products of what they hold are what the run computed, and codes are numpy's.
-
-usage: tensors_test.py TESSERA MPIEXEC [Tensors.test_...]
 """
 import os
-import sys
 
 import h5py
 import numpy as np
-import runs
 
-sys.path[:0] = [os.path.join(os.path.dirname(__file__), "../oracle"), os.path.join(os.path.dirname(__file__), "../../python")]
 import number_formats as nf
+import runs
 import tessera_io
 
 DECK = """schema_version: 1
@@ -48,20 +44,20 @@ class Tensors(runs.Runs):
                 found[path] = (str(held.dtype), item.shape, item.attrs.get("format"), held.tobytes())
 
         with h5py.File(self.path(name, f"tensors_{step:08}.h5")) as file:
-            self.assertEqual(file.attrs["step"], step)
+            assert file.attrs["step"] == step
             file.visititems(add)
         return found
 
     def check_ranks(self, model, recipe):
         self.case("base", model, recipe, 1)
         base = self.bytes_of("base")
-        self.assertTrue(base)
+        assert base
         for ranks, settings in ((2, ("recompute.mode=full",)), (3, ("sharding=full", "recompute.mode=selective")), (4, ("sharding=full", "proof.gather_overlap=false"))):
             self.case(f"on{ranks}", model, recipe, ranks, *settings)
             other = self.bytes_of(f"on{ranks}")
-            self.assertEqual(set(other), set(base))
+            assert set(other) == set(base)
             for name, held in base.items():
-                self.assertEqual(other[name], held, (name, ranks))
+                assert other[name] == held, (name, ranks)
 
     def test_ranks_dense(self):
         self.check_ranks("dense", "fp8_block")
@@ -76,9 +72,9 @@ class Tensors(runs.Runs):
         for model, recipe in (("gated", "fp8_block"), ("experts", "nvfp4")):
             self.case("with", model, recipe, 2, f"debug.trace={self.path('with')}.trace", "precision.statistics_every=2")
             self.case("without", model, recipe, 2, f"debug.trace={self.path('without')}.trace", "debug.tensors.step=[]", "precision.statistics_every=2")
-            self.assertFalse([file for file in os.listdir(self.path("without")) if file.startswith("tensors")])
-            self.assertEqual(self.read("with.trace"), self.read("without.trace"))
-            self.assertEqual(self.read("with", "quantization.jsonl"), self.read("without", "quantization.jsonl"))
+            assert not [file for file in os.listdir(self.path("without")) if file.startswith("tensors")]
+            assert self.read("with.trace") == self.read("without.trace")
+            assert self.read("with", "quantization.jsonl") == self.read("without", "quantization.jsonl")
             for folder in ("with", "without"):
                 os.rename(self.path(folder), self.path(folder + model))
 
@@ -89,16 +85,16 @@ class Tensors(runs.Runs):
             run = tessera_io.Run(self.path(model))
             tensors, before = run.tensors(2), {step.step: step for step in run.checkpoints()}[1]
             matrices = [name.rsplit("/", 1)[0] for name in tensors if name.endswith("/gradient")]
-            self.assertEqual(len(matrices), 9)
+            assert len(matrices) == 9
             for matrix in matrices:
-                self.assertTrue(np.array_equal(tensors[matrix + "/weight"], before[matrix]), matrix)
+                assert np.array_equal(tensors[matrix + "/weight"], before[matrix]), matrix
                 x, dy, dw = (tensors[matrix + "/" + what].astype(np.float64) for what in ("activation", "gradient", "weight_gradient"))
                 if "tied" in MODELS[model].replace("tied_head: false", "") and matrix.startswith("embed"):
                     continue  # the embedding adds to it
                 product = np.einsum("bro,bri->oi", dy, x)
                 dw = dw.reshape(-1, *dw.shape[-2:]).sum(axis=0)[:product.shape[0]]
                 error = np.abs(product[:dw.shape[0]] - dw).max() / np.abs(dw).max()
-                self.assertLess(error, 1e-5, (model, matrix))
+                assert error < 1e-5, (model, matrix)
 
     def test_codes(self):
         """Of mxfp8, rowwise, of weights, activations and gradients."""
@@ -113,9 +109,9 @@ class Tensors(runs.Runs):
             scales = nf.e8m0_up(nf.block_amax(rows, (1, 32)) * nf.INVERSE_448)
             wanted = nf.E4M3.encode(rows * nf.spread(nf.e8m0_multiplier(scales), (1, 32), rows.shape))
             codes = tensors[name].reshape(-1, tensors[name].shape[-1])
-            self.assertTrue(np.array_equal(codes[:rows.shape[0], :rows.shape[1]], wanted), name)
+            assert np.array_equal(codes[:rows.shape[0], :rows.shape[1]], wanted), name
             seen += 1
-        self.assertEqual(seen, 3 * 8)
+        assert seen == 3 * 8
 
     def test_a_run_in_two_parts(self):
         steps = "debug.tensors.step=[1,3]"
@@ -123,22 +119,22 @@ class Tensors(runs.Runs):
         self.case("parts", "gated", "mxfp8", 2, steps, code=75, ends=("--stop-at", "2"))
         self.case("parts", "gated", "mxfp8", 1, steps)
         for step in (1, 3):
-            self.assertEqual(self.bytes_of("parts", step), self.bytes_of("whole", step))
+            assert self.bytes_of("parts", step) == self.bytes_of("whole", step)
 
     def test_chosen_names(self):
         matrix = "layers.1.mlp.down.weight"
         self.case("chosen", "gated", "nvfp4", 2, f'debug.tensors.names=["{matrix}/gradient*", "embed*/weight", "layers.0.attention.out.weight/*amax"]')
         names = set(self.bytes_of("chosen"))
-        self.assertEqual({name for name in names if name.startswith("layers.1")},
-                         {f"{matrix}/gradient"} | {f"{matrix}/gradient_{side}/{part}" for side in ("rowwise", "columnwise") for part in ("codes", "scales", "amax")})
-        self.assertIn("layers.0.attention.out.weight/activation_columnwise/amax", names)
-        self.assertFalse([name for name in names if name.endswith("/weight_gradient")])
+        assert ({name for name in names if name.startswith("layers.1")}
+                == {f"{matrix}/gradient"} | {f"{matrix}/gradient_{side}/{part}" for side in ("rowwise", "columnwise") for part in ("codes", "scales", "amax")})
+        assert "layers.0.attention.out.weight/activation_columnwise/amax" in names
+        assert not [name for name in names if name.endswith("/weight_gradient")]
 
     def test_a_schedule_names_tensors_of_any_recipe(self):
         self.case("changes", "gated", "bf16", 2, "debug.tensors.step=[2,3]", "precision.schedule=[{from_step: 3, recipe: mxfp8}]",
                   'debug.tensors.names=["*/activation_rowwise/codes"]')
-        self.assertFalse(self.bytes_of("changes", 2))
-        self.assertEqual(len(self.bytes_of("changes", 3)), 8)
+        assert not self.bytes_of("changes", 2)
+        assert len(self.bytes_of("changes", 3)) == 8
 
     def test_refusals(self):
         for settings, said in ((('debug.tensors.names=["*/gradients"]',), '"*/gradients" is the name of no tensor'),
@@ -146,8 +142,4 @@ class Tensors(runs.Runs):
                                (("debug.tensors.step=[0]",), "debug.tensors.step"),
                                (("parallel.expert=2",), "use parallel.expert 1")):
             _, told = self.case("refused", "experts", "mxfp8", 2, *settings, code=3)
-            self.assertIn(said, told)
-
-
-if __name__ == "__main__":
-    runs.main()
+            assert said in told

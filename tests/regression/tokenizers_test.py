@@ -1,6 +1,5 @@
 """Tokenizers: ids and decoded text of tokenizer.json files of random parts equal those of the `tokenizers` library.
 
-usage: tokenizers_test.py ENCODE_TEXTS      77: this Python lacks tokenizers
 TESSERA_TOKENIZERS=N makes N files instead of a few hundred, and from 1,000 on the long runs have a million characters.
 """
 import importlib.util
@@ -11,15 +10,11 @@ import random
 import subprocess
 import sys
 import unicodedata
-import unittest
 
-try:
-    import tokenizers
-except ImportError as missing:
-    print(f"skipped: {missing}")
-    sys.exit(77)
+import pytest
 
-ENCODE = ""
+tokenizers = pytest.importorskip("tokenizers", "0")  # a version: a folder of tests/oracle has the name, too
+
 EXAMPLE = pathlib.Path(__file__).resolve().parents[2] / "examples/prepare_data"
 sys.path.append(str(EXAMPLE))   # of the modules that prepare.py imports
 SPEC = importlib.util.spec_from_file_location("prepare", EXAMPLE / "prepare.py")
@@ -194,10 +189,10 @@ class Drawn:
                     decoder=self.rarely(self.parts([self.byte_level()], "decoders"), OTHER_DECODERS), model=model)
 
 
-class Tokenizers(unittest.TestCase):
-    def setUp(self):
-        self.program = subprocess.Popen([ENCODE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self.addCleanup(self.program.communicate)
+class Tokenizers:
+    def setup_method(self):
+        self.program = subprocess.Popen([os.path.join(self.build, "tests/regression/encode_texts")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.at_end.callback(self.program.communicate)
         self.taken = self.compared = 0
 
     def ask(self, tokenizer, texts):
@@ -207,7 +202,7 @@ class Tokenizers(unittest.TestCase):
 
     def needs_icu(self):
         if "without ICU" in self.ask(json.dumps(Drawn(random.Random(0)).file()), []).get("refused", ""):
-            self.skipTest("built without ICU")
+            pytest.skip("built without ICU")
 
     def compare(self, file, texts, certain=True):
         text = json.dumps(file, ensure_ascii=False)
@@ -215,13 +210,13 @@ class Tokenizers(unittest.TestCase):
         try:
             library = tokenizers.Tokenizer.from_str(text)
         except Exception as wrong:   # of the library, which has no type for it
-            self.assertFalse(certain, (wrong, file.get("pre_tokenizer")))
+            assert not certain, (wrong, file.get("pre_tokenizer"))
             return
         library.no_truncation()
         library.no_padding()
         told = {key: value for key, value in file.items() if key != "model"}
         if certain or "refused" not in answer:
-            self.assertEqual(PREPARE.byte_level(text), "refused" not in answer, (answer.get("refused"), told))
+            assert PREPARE.byte_level(text) == ("refused" not in answer), (answer.get("refused"), told)
         if "refused" in answer:
             return
         self.taken += 1
@@ -233,19 +228,19 @@ class Tokenizers(unittest.TestCase):
                     raise
                 continue
             self.compared += 1
-            self.assertEqual(got.get("ids"), ids, (given[:200], got.get("refused"), told))
-            self.assertEqual(bytes(got["bytes"]).decode(errors="replace"), library.decode(ids), (given[:200], told))
+            assert got.get("ids") == ids, (given[:200], got.get("refused"), told)
+            assert bytes(got["bytes"]).decode(errors="replace") == library.decode(ids), (given[:200], told)
 
     def test_files_of_random_parts(self):
         self.needs_icu()
         for seed in range(FILES):
-            with self.subTest(seed=seed):
+            with self.subtests.test(seed=seed):
                 draw = random.Random(seed)
                 drawn = Drawn(draw)
                 file = drawn.file()
                 self.compare(file, ["".join(draw.choices(PIECES, k=draw.randint(1, 25))) for _ in range(TEXTS)], drawn.certain)
-        self.assertGreater(self.taken, FILES * 0.5)
-        self.assertGreater(self.compared, self.taken * TEXTS * 0.8)
+        assert self.taken > FILES * 0.5
+        assert self.compared > self.taken * TEXTS * 0.8
 
     def test_every_character(self):
         """What each kind of part makes of every character that Python knows, a letter between."""
@@ -264,8 +259,8 @@ class Tokenizers(unittest.TestCase):
             for begin in range(0, len(known), 4000):
                 text = "a".join(known[begin:begin + 4000])
                 self.compare(file, [text])
-            self.assertEqual(self.taken, self.compared)
-        self.assertGreater(self.taken, 40)
+            assert self.taken == self.compared
+        assert self.taken > 40
 
     def test_long_runs(self):
         self.needs_icu()
@@ -280,11 +275,11 @@ class Tokenizers(unittest.TestCase):
             for run in " \n\ra7!🙂\u0301" if FILES >= LONG else " \na":
                 long = run * (length // len(run.encode())) + "x"
                 got = self.ask(text, [long])["texts"][0]
-                self.assertNotIn("refused", got, pattern)
+                assert "refused" not in got, pattern
                 if not added:
-                    self.assertEqual(bytes(got["bytes"]).decode(), long)
+                    assert bytes(got["bytes"]).decode() == long
                 short = run * 2_000 + "x"   # the library gives up on longer ones of some patterns
-                self.assertEqual(self.ask(text, [short])["texts"][0]["ids"], library.encode(short).ids)
+                assert self.ask(text, [short])["texts"][0]["ids"] == library.encode(short).ids
 
     def test_what_is_not_taken_is_named(self):
         file = Drawn(random.Random(2)).file()
@@ -296,10 +291,5 @@ class Tokenizers(unittest.TestCase):
                                   ("decoder", dict(type="Fuse"), "Fuse"), ("model", file["model"] | dict(byte_fallback=True), "byte_fallback"),
                                   ("model", file["model"] | dict(dropout=0.1), "model.dropout: 0.1")):
             refused = self.ask(json.dumps(file | {key: value}), [])["refused"]
-            self.assertFalse(PREPARE.byte_level(json.dumps(file | {key: value})), named)
-            self.assertTrue(named in refused or "without ICU" in refused, (named, refused))
-
-
-if __name__ == "__main__":
-    ENCODE = os.path.abspath(sys.argv.pop(1))
-    unittest.main(verbosity=2)
+            assert not PREPARE.byte_level(json.dumps(file | {key: value})), named
+            assert named in refused or "without ICU" in refused, (named, refused)

@@ -1,15 +1,16 @@
 """Runs on token files, with their tokenizer and separate evaluation files; and a GPT-2 of shorter sequences.
-
-usage: tokens_test.py TESSERA MPIEXEC
 """
 import array
 import json
 import math
 import os
 import random
+import re
 import shutil
 import struct
 import time
+
+import pytest
 
 import runs
 
@@ -28,8 +29,8 @@ checkpoint: {dir: DIR, every_steps: 3}
 
 
 class Tokens(runs.Runs):
-    def setUp(self):
-        super().setUp()
+    def setup_method(self):
+        super().setup_method()
         os.mkdir(self.path("tok"))
         shutil.copy(TOKENIZER, self.path("tok"))
         with open(os.path.join(ORACLE, "tokenizers", "gpt2", "golden.json")) as file:
@@ -52,72 +53,72 @@ class Tokens(runs.Runs):
         process = self.start(1, deck, "--set", "run.steps=100000000", "--set", "model.vocab=50257", "--set", "checkpoint.every_steps=0")
         metrics, deadline = self.path("a", "metrics.jsonl"), time.monotonic() + runs.PATIENCE
         while not os.path.exists(metrics) or not os.path.getsize(metrics):
-            self.assertLess(time.monotonic(), deadline)
+            assert time.monotonic() < deadline
             time.sleep(0.01)
         os.truncate(self.path("train_0.bin"), 0)
         out, err = process.communicate(timeout=runs.PATIENCE)
-        self.assertEqual(process.returncode, 5, (out[-1000:], err))
-        self.assertIn("train_0.bin: was cut short while it was in use", err)
+        assert process.returncode == 5, (out[-1000:], err)
+        assert "train_0.bin: was cut short while it was in use" in err
 
     def need_icu(self):
-        if not runs.reads_tokenizers():
-            self.skipTest("built without ICU")
+        if not runs.reads_tokenizers(self.tessera):
+            pytest.skip("built without ICU")
 
     def test_a_run_with_its_tokenizer(self):
         self.need_icu()
         out, _ = self.train(0, 2, self.words("a"))
-        self.assertEqual(out.count("sample: The quick"), 3)  # after steps 2 and 4, and at the end
+        assert out.count("sample: The quick") == 3  # after steps 2 and 4, and at the end
         whole = self.rows("a", 6)
-        self.assertEqual([row[1] is not None for row in whole], [False, False, True] * 2)
+        assert [row[1] is not None for row in whole] == [False, False, True] * 2
         with open(TOKENIZER) as file:
             text = file.read()
         for place in ("a", os.path.join("a", "step_00000006")):
-            self.assertEqual(self.read(place, "tokenizer.json"), text)
-        self.assertEqual(self.tool(0, "verify", "a"), {"ok": True, "failures": []})
+            assert self.read(place, "tokenizer.json") == text
+        assert self.tool(0, "verify", "a") == {"ok": True, "failures": []}
         self.train(0, 2, self.words("silent"), "--set", "sample.tokens=0")  # samples change no bit
-        self.assertEqual(self.final("silent"), self.final("a"))
+        assert self.final("silent") == self.final("a")
         # Stopped and resumed the run is the same; other numbers of ranks get the same evaluation loss.
         self.train(75, 2, self.words("b"), "--stop-at", "4")
         self.train(0, 2, self.words("b"))
-        self.assertEqual((self.final("b"), self.rows("b", 6)), (self.final("a"), whole))
+        assert (self.final("b"), self.rows("b", 6)) == (self.final("a"), whole)
         for ranks in (1, 3):
             out, _ = self.run_to_its_end(0, ranks, "eval", self.words("a"), "--checkpoint", "a", "--json")
-            self.assertEqual(json.loads(out)["eval_loss"], whole[-1][1])
+            assert json.loads(out)["eval_loss"] == whole[-1][1]
         # generate uses the tokenizer that the run stored, and prints text.
         out, _ = self.run_to_its_end(0, 1, "generate", "a", "--prompt", "The quick brown", "--tokens", "5", "--json")
-        self.assertTrue(json.loads(out)["text"])
+        assert json.loads(out)["text"]
         self.tool(0, "convert", "a", "hf", "--to", "safetensors")
-        self.assertEqual(self.read("hf", "tokenizer.json"), text)
-        self.assertEqual(json.loads(self.read("hf", "generation_config.json")), {"eos_token_id": 0, "pad_token_id": 0})
-        self.assertEqual(json.loads(self.read("hf", "tokenizer_config.json"))["eos_token"], "<|endoftext|>")
-        self.assertEqual(json.loads(self.read("hf", "config.json"))["vocab_size"], 420)
+        assert self.read("hf", "tokenizer.json") == text
+        assert json.loads(self.read("hf", "generation_config.json")) == {"eos_token_id": 0, "pad_token_id": 0}
+        assert json.loads(self.read("hf", "tokenizer_config.json"))["eos_token"] == "<|endoftext|>"
+        assert json.loads(self.read("hf", "config.json"))["vocab_size"] == 420
         self.tool(0, "convert", "hf", "back")
-        self.assertEqual(self.read("back", "tokenizer.json"), text)
-        self.assertEqual(self.tool(0, "verify", "back"), {"ok": True, "failures": []})
+        assert self.read("back", "tokenizer.json") == text
+        assert self.tool(0, "verify", "back") == {"ok": True, "failures": []}
 
     def test_tokens_and_tokenizers_that_do_not_fit(self):
         self.need_icu()
         self.tokens("train_2.bin", [3, 420, 5] * 99)
         _, err = self.train(5, 2, self.words("a"))
-        self.assertIn("train_2.bin: token 420 at position 1", err)
+        assert "train_2.bin: token 420 at position 1" in err
         _, err = self.train(5, 1, self.words("a"), "--set", "model.vocab=500")  # the tokenizer's vocabulary counts
-        self.assertIn("train_2.bin: token 420 at position 1", err)
+        assert "train_2.bin: token 420 at position 1" in err
         os.remove(self.path("train_2.bin"))
         _, err = self.train(3, 1, self.words("a"), "--set", "model.vocab=100")
-        self.assertIn("model.vocab: is 100, and data.tokenizer has 420 tokens", err)
+        assert "model.vocab: is 100, and data.tokenizer has 420 tokens" in err
         shutil.copy(os.path.join(ORACLE, "tokenizers", "qwen2", "tokenizer.json"), self.folder)
         _, err = self.train(5, 1, self.words("a"))
-        self.assertIn("data.tokenizer: is not the one that", err)
+        assert "data.tokenizer: is not the one that" in err
         os.remove(self.path("tokenizer.json"))
         with open(TOKENIZER) as file:
             other = json.load(file)
         other["model"]["type"] = "Unigram"
         self.write(os.path.join("tok", "tokenizer.json"), json.dumps(other))
         _, err = self.train(5, 2, self.words("a"))
-        self.assertRegex(err, r"a.yaml:4:\d+: data.tokenizer: .*model: Unigram is not supported; byte-level BPE is")
+        assert re.search(r"a.yaml:4:\d+: data.tokenizer: .*model: Unigram is not supported; byte-level BPE is", err)
         _, err = self.train(5, 1, self.words("a"), "--set", "data.tokenizer=nowhere.json")
-        self.assertIn("nowhere.json", err)
-        self.assertFalse(os.path.exists(self.path("a")))
+        assert "nowhere.json" in err
+        assert not os.path.exists(self.path("a"))
 
     def altered(self, draws, tokenizer):
         """Another tokenizer of the same size: it has other merges, other ids, or cuts text elsewhere."""
@@ -145,16 +146,16 @@ class Tokens(runs.Runs):
             path = self.write(os.path.join("other", "tokenizer.json"), json.dumps(self.altered(draws, json.loads(text))))
             for verb, arguments in (("eval", ["--checkpoint", "a"]), ("train", [])):
                 _, err = self.run_to_its_end(5, 2, verb, deck, *arguments, "--set", f"data.tokenizer={path}")
-                self.assertRegex(err, "another tokenizer than")
+                assert re.search("another tokenizer than", err)
         _, err = self.run_to_its_end(0, 1, "eval", deck, "--checkpoint", "a", "--set", f"data.tokenizer={path}", "--set",
                                      "checkpoint.init_other_tokenizer=true")
-        self.assertRegex(err, r"trained with another tokenizer than data\.tokenizer: .*\(allowed\)")
-        self.assertEqual(self.run_to_its_end(0, 1, "eval", deck, "--checkpoint", "a", "--set", f"data.tokenizer={moved}")[1], "")
+        assert re.search(r"trained with another tokenizer than data\.tokenizer: .*\(allowed\)", err)
+        assert self.run_to_its_end(0, 1, "eval", deck, "--checkpoint", "a", "--set", f"data.tokenizer={moved}")[1] == ""
         out, _ = self.train(75, 2, deck, "--set", f"data.tokenizer={moved}", "--stop-at", "4")
-        self.assertNotIn("changed after", out)
+        assert "changed after" not in out
         out, _ = self.train(0, 2, deck, "--set", f"data.tokenizer={path}", "--allow-change", "data.tokenizer")
-        self.assertRegex(out, r"changed after step 4: data\.tokenizer \S+ -> \S+other/tokenizer\.json")
-        self.assertEqual(self.read("a", "step_00000006", "tokenizer.json"), self.read("other", "tokenizer.json"))
+        assert re.search(r"changed after step 4: data\.tokenizer \S+ -> \S+other/tokenizer\.json", out)
+        assert self.read("a", "step_00000006", "tokenizer.json") == self.read("other", "tokenizer.json")
 
     def test_the_loss_of_a_text(self):
         self.need_icu()
@@ -164,39 +165,39 @@ class Tokens(runs.Runs):
             out, _ = self.run_to_its_end(0, 2, "generate", "a", "--prompt", text[:40], "--tokens", "1", "--json")
             first = len(json.loads(out)["prompt_tokens"])
             found = [self.run_to_its_end(0, ranks, "eval", "a", "--text", "t.txt", "--json")[0] for ranks in (1, 2, 3)]
-            self.assertEqual(len(set(found)), 1)
+            assert len(set(found)) == 1
             found = json.loads(found[0])
             if len(text) <= 40:
-                self.assertEqual(found["eval_tokens"], first - 1)
-            self.assertLess(found["eval_bytes"], len(text.encode()))
-            self.assertGreaterEqual(found["eval_bytes"], len(text.encode()) - 12)
+                assert found["eval_tokens"] == first - 1
+            assert found["eval_bytes"] < len(text.encode())
+            assert found["eval_bytes"] >= len(text.encode()) - 12
             bits = found["eval_loss"] * found["eval_tokens"] / math.log(2) / found["eval_bytes"]
-            self.assertAlmostEqual(found["bits_a_byte"] / bits, 1, places=4)
+            assert round(abs(found["bits_a_byte"] / bits - 1), 4) == 0
         self.tool(0, "convert", "a", "hf", "--to", "safetensors")  # the same weights in a folder of Hugging Face
         self.write("t.txt", "The quick brown fox, twice.\n" * 9)
         here, there = (json.loads(self.run_to_its_end(0, 1, "eval", place, "--text", "t.txt", "--set", "precision.compute=bf16", "--json")[0])
                        for place in ("a", "hf"))  # without it that of the folder's numbers, fp32
-        self.assertEqual([there[key] for key in ("eval_loss", "eval_tokens", "eval_bytes")], [here[key] for key in ("eval_loss", "eval_tokens", "eval_bytes")])
-        self.assertNotIn("checkpoint_recipe", there)
+        assert [there[key] for key in ("eval_loss", "eval_tokens", "eval_bytes")] == [here[key] for key in ("eval_loss", "eval_tokens", "eval_bytes")]
+        assert "checkpoint_recipe" not in there
         bare = DECK.replace(", tokenizer: tok/tokenizer.json", "").replace("tokens: 8", "tokens: 0").replace("norm: rms", "vocab: 420, norm: rms")
         self.train(0, 1, self.words("b", bare))
         _, err = self.run_to_its_end(5, 2, "eval", "b", "--text", "t.txt")
-        self.assertIn("holds no tokenizer.json, so no text can be encoded", err)
+        assert "holds no tokenizer.json, so no text can be encoded" in err
 
     def test_files_to_evaluate_on(self):
         deck = self.words("a", DECK.replace(", tokenizer: tok/tokenizer.json", "").replace("tokens: 8", "tokens: 0").replace(
             "norm: rms", "vocab: 420, norm: rms"))
         out, _ = self.train(0, 2, deck)
-        self.assertIn("for training, 31 for evaluation", out)
-        self.assertTrue(self.rows("a", 6)[2][1])
-        self.assertFalse(os.path.exists(self.path("a", "tokenizer.json")))
+        assert "for training, 31 for evaluation" in out
+        assert self.rows("a", 6)[2][1]
+        assert not os.path.exists(self.path("a", "tokenizer.json"))
         _, err = self.train(5, 1, deck, "--set", "data.eval_files=[nothing_*.bin]")
-        self.assertIn("data.eval_files: nothing_*.bin: fits no file", err)
+        assert "data.eval_files: nothing_*.bin: fits no file" in err
         _, err = self.train(3, 1, deck, "--set", "data.eval_fraction=0.1")
-        self.assertIn("data.eval_fraction: keeps a share of 0.1", err)
+        assert "data.eval_fraction: keeps a share of 0.1" in err
         self.tokens("val_0.bin", [1] * 32)
         _, err = self.train(5, 1, deck)
-        self.assertIn("the corpus of data.eval_files has 32 tokens", err)
+        assert "the corpus of data.eval_files has 32 tokens" in err
 
     def test_a_mixture_of_corpora(self):
         plain = DECK.replace(", tokenizer: tok/tokenizer.json", "").replace("tokens: 8", "tokens: 0").replace("norm: rms", "vocab: 420, norm: rms")
@@ -204,36 +205,36 @@ class Tokens(runs.Runs):
         deck = self.words("a", mixed)
         for verb, line in (("validate", "# corpus:"), ("plan", "mixture:")):
             out, _ = self.run_to_its_end(0, 1, verb, deck, "--ranks", "2")
-            self.assertRegex(out, rf"(?m)^{line} .*66\.7% train_0\.bin.*, 33\.3% \*_1\.bin")
+            assert re.search(rf"(?m)^{line} .*66\.7% train_0\.bin.*, 33\.3% \*_1\.bin", out)
         out, _ = self.train(0, 2, deck)
-        self.assertRegex(out, r"corpus: .*66\.7% train_0\.bin \(\d+ windows, \d+\.\d\d epochs\), 33\.3% \*_1\.bin \(")
+        assert re.search(r"corpus: .*66\.7% train_0\.bin \(\d+ windows, \d+\.\d\d epochs\), 33\.3% \*_1\.bin \(", out)
         # Stopped and resumed the run is the same; other numbers of ranks see the same sequences but sum in another
         # order.
         self.train(75, 2, self.words("b", mixed), "--stop-at", "2")
         self.train(0, 2, self.words("b", mixed))
-        self.assertEqual((self.final("b"), self.rows("b", 6)), (self.final("a"), self.rows("a", 6)))
+        assert (self.final("b"), self.rows("b", 6)) == (self.final("a"), self.rows("a", 6))
         self.train(0, 3, self.words("c", mixed))
         for other, own in zip(self.rows("c", 6), self.rows("a", 6)):
-            self.assertAlmostEqual(other[0] / own[0], 1, delta=2e-3)
+            assert abs(other[0] / own[0] - 1) <= 2e-3
         self.train(0, 2, self.words("plain", plain))
-        self.assertNotEqual(self.rows("plain", 6)[0], self.rows("a", 6)[0])
+        assert self.rows("plain", 6)[0] != self.rows("a", 6)[0]
         # Other mixture weights change the order of samples: a resumed run changes them only by request.
         more = [self.words("d", mixed.replace("[2, 1]", "[1, 2]")), "--resume", self.path("a"), "--set", "run.steps=7"]
         _, err = self.train(3, 2, *more, "--allow-change", "run.steps")
-        self.assertRegex(err, r"d\.yaml:4:\d+: data\.mixture: is \[1, 2\], and was \[2, 1\].*--allow-change data\.mixture")
+        assert re.search(r"d\.yaml:4:\d+: data\.mixture: is \[1, 2\], and was \[2, 1\].*--allow-change data\.mixture", err)
         out, _ = self.train(0, 2, *more, "--allow-change", "run.steps,data.mixture")
-        self.assertRegex(out, r"data\.mixture \[2, 1\] -> \[1, 2\](.|\n)*from sample 36 on, at \d+\.\d\d epochs of \d+ windows of train_0\.bin, ")
+        assert re.search(r"data\.mixture \[2, 1\] -> \[1, 2\](.|\n)*from sample 36 on, at \d+\.\d\d epochs of \d+ windows of train_0\.bin, ", out)
         # Problems are named with their corpus, all at once.
         self.tokens("train_0.bin", [])
         self.tokens("train_1.bin", [3, 420, 5] * 99)
         _, err = self.train(5, 2, self.words("e", mixed))
-        self.assertRegex(err, r"e\.yaml:4:\d+: data\.files: train_0\.bin: .*train_0\.bin: the corpus is empty")
-        self.assertRegex(err, r"e\.yaml:4:\d+: data\.files: \*_1\.bin: .*train_1\.bin: token 420 at position 1 is outside")
+        assert re.search(r"e\.yaml:4:\d+: data\.files: train_0\.bin: .*train_0\.bin: the corpus is empty", err)
+        assert re.search(r"e\.yaml:4:\d+: data\.files: \*_1\.bin: .*train_1\.bin: token 420 at position 1 is outside", err)
         _, err = self.train(3, 1, self.words("e", mixed.replace("[2, 1]", "[2, 0]")))
-        self.assertRegex(err, r"e\.yaml:4:\d+: data\.mixture: 0 is out of range")
+        assert re.search(r"e\.yaml:4:\d+: data\.mixture: 0 is out of range", err)
         _, err = self.train(3, 1, self.words("e", mixed.replace("[2, 1]", "[2]")))
-        self.assertRegex(err, r"e\.yaml:4:\d+: data\.mixture: is of length 1, and data\.files of length 2")
-        self.assertFalse(os.path.exists(self.path("e")))
+        assert re.search(r"e\.yaml:4:\d+: data\.mixture: is of length 1, and data\.files of length 2", err)
+        assert not os.path.exists(self.path("e"))
 
     def test_a_gpt2_of_shorter_sequences(self):
         folder = os.path.join(ORACLE, "hf", "gpt2")
@@ -246,12 +247,8 @@ class Tokens(runs.Runs):
         self.train(0, 2, self.words("a", deck), "--set", f"checkpoint.init_from={folder}")
         prompt = ["--prompt-ids", "3,4,5", "--tokens", "5", "--temperature", "0", "--json"]
         answers = [json.loads(self.run_to_its_end(0, 1, "generate", place, *prompt)[0])["tokens"] for place in ("a", folder)]
-        self.assertEqual(*answers)
+        assert answers[0] == answers[1]
         # Weights of a checkpoint with longer sequences can be used; those with shorter ones are refused.
         self.train(0, 1, self.words("b", deck), "--set", "checkpoint.init_from=a", "--set", "model.seq_len=6")
         _, err = self.train(5, 1, self.words("c", deck), "--set", "checkpoint.init_from=a", "--set", "model.seq_len=9")
-        self.assertIn("shape: /model/embed.positions is [8,24], the model has [9,24]", err)
-
-
-if __name__ == "__main__":
-    runs.main()
+        assert "shape: /model/embed.positions is [8,24], the model has [9,24]" in err

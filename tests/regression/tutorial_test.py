@@ -1,7 +1,5 @@
 """Commands of docs/tutorial.md, on its decks with smaller models and fewer steps: from a folder of Hugging Face to one that answers
 as `generate` and, where this Python has transformers and torch, its pipeline do.
-
-usage: tutorial_test.py TESSERA MPIEXEC        77: this Python lacks tokenizers or jinja2
 """
 import importlib.util
 import json
@@ -9,7 +7,8 @@ import os
 import shlex
 import subprocess
 import sys
-import unittest
+
+import pytest
 
 import documents
 import runs
@@ -30,13 +29,13 @@ def shortened(block, *changes):
 
 
 class Tutorial(runs.InFolder):
-    def setUp(self):
-        super().setUp()
+    def setup_method(self):
+        super().setup_method()
         os.remove(self.path("corpus.txt"))
         os.symlink(os.path.join(documents.ROOT, "examples"), self.path("examples"))
         os.symlink(os.path.join(documents.ROOT, "python"), self.path("python"))
         os.makedirs(self.path("venv", "bin"))
-        for name, program in (("python", sys.executable), ("python3", sys.executable), ("tessera", runs.TESSERA), ("mpiexec", runs.MPIEXEC)):
+        for name, program in (("python", sys.executable), ("python3", sys.executable), ("tessera", self.tessera), ("mpiexec", self.launcher)):
             with open(os.open(self.path("venv", "bin", name), os.O_CREAT | os.O_WRONLY, 0o755), "w", encoding="utf-8") as file:
                 file.write(f'#!/bin/sh\nexec {shlex.quote(program)} "$@"\n')
 
@@ -48,9 +47,9 @@ class Tutorial(runs.InFolder):
         lines = [line for command in commands for line in (*command.split("\n"), "printf '\\f'") if " install " not in line]
         done = subprocess.run(["bash", "-ec", "\n".join(lines)], cwd=self.folder, capture_output=True, text=True, timeout=runs.PATIENCE,
                               env={**os.environ, "PATH": f"{self.path('venv', 'bin')}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"})
-        self.assertEqual(done.returncode, 0, (done.stdout[-2000:], done.stderr))
+        assert done.returncode == 0, (done.stdout[-2000:], done.stderr)
         said = done.stdout.split("\f")[:-1]
-        self.assertEqual(len(said), len(commands), done.stdout)
+        assert len(said) == len(commands), done.stdout
         return said
 
     def test_train_on_your_own_data(self):
@@ -65,11 +64,11 @@ class Tutorial(runs.InFolder):
         commands = [line for name in sections for block in self.blocks(name) for line in block.split("\n")]
         if not importlib.util.find_spec("numpy"):
             commands = [line for line in commands if "needs numpy" not in line]
-        self.assertGreater(len(commands), 8)
+        assert len(commands) > 8
         said = dict(zip(commands, self.run_all(commands)))
-        self.assertEqual({len(self.json_lines("runs", run, "metrics.jsonl")) for run in ("notes", "notes_muon", "notes_fp8")}, {6})
-        self.assertIn("bits a byte", next(text for line, text in said.items() if "--text" in line))
-        self.assertTrue(os.path.exists(self.path("notes_hf", "model.safetensors")))
+        assert {len(self.json_lines("runs", run, "metrics.jsonl")) for run in ("notes", "notes_muon", "notes_fp8")} == {6}
+        assert "bits a byte" in next(text for line, text in said.items() if "--text" in line)
+        assert os.path.exists(self.path("notes_hf", "model.safetensors"))
 
     def test_a_model_that_answers(self):
         name = "From a model of Hugging Face to one that answers"
@@ -92,23 +91,16 @@ class Tutorial(runs.InFolder):
                                       "tokenizer_class": "PreTrainedTokenizerFast"}})
         said = self.run_all(commands)
         prepared, listed, generated = said[0], said[2], said[3]
-        self.assertIn(deck[deck.index("files:"):deck.index(", tokenizer:")], prepared)
-        self.assertIn("best)", listed)
+        assert deck[deck.index("files:"):deck.index(", tokenizer:")] in prepared
+        assert "best)" in listed
         prompts = [json.loads(line)["prompt"] for line in self.read("asked.jsonl").splitlines()]
         answers = [f"It is {colour}." for colour in COLOURS.values()]
         # Each ends at the template's end token, long before 128 tokens, which are also more than its sequences hold.
-        self.assertEqual(generated, "".join(f"{prompt}{answer}\n" for prompt, answer in zip(prompts, answers)))
+        assert generated == "".join(f"{prompt}{answer}\n" for prompt, answer in zip(prompts, answers))
         with open(self.path("answers", "tokenizer_config.json"), encoding="utf-8") as file:
-            self.assertEqual(json.load(file)["chat_template"], TEMPLATE)
+            assert json.load(file)["chat_template"] == TEMPLATE
         asked = self.run_all(["tessera generate answers --prompts asked.jsonl --temperature 0"])
-        self.assertEqual(asked, [generated])
+        assert asked == [generated]
         if not PIPELINE:
-            self.skipTest("the pipeline's answer was not compared: this Python lacks transformers or torch; all else was tested")
-        self.assertEqual(said[-1].splitlines()[-1], answers[0])
-
-
-if __name__ == "__main__":
-    if missing := [name for name in ("tokenizers", "jinja2") if not importlib.util.find_spec(name)]:
-        print(f"skipped: this Python lacks {', '.join(missing)}")
-        sys.exit(77)
-    runs.main()
+            pytest.skip("the pipeline's answer was not compared: this Python lacks transformers or torch; all else was tested")
+        assert said[-1].splitlines()[-1] == answers[0]

@@ -1,21 +1,17 @@
 """One step of every `reduce.wire` equals its definition, made by numpy from the gradients of single micro-batches: each is
 rounded to the wire, in blocks counted from the beginning of its matrix, and they are added in fp32 in their order.
 
-usage: wire_oracle_test.py TESSERA MPIEXEC [WireOracle.test_WIRE...]
 
 A micro-batch's gradient is AdamW's first moment where beta1 is 0. A run of a sequence a step, whose rate is 0, so that its
 weights stay, has in its steps the micro-batches of a step of the other runs; its gradients are larger by a power of two.
 """
-import os
-import sys
-
 import h5py
 import numpy
-import runs
+import pytest
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "../oracle"))
-import draws  # noqa: E402
-import number_formats as formats  # noqa: E402
+import draws
+import number_formats as formats
+import runs
 
 MICRO_BATCHES, SEED = 8, 11
 # Sides are no multiples of blocks, so that blocks end with matrices, and gaps follow them.
@@ -83,7 +79,7 @@ class WireOracle(runs.Runs):
         found = {}
         with h5py.File(self.path(name, f"step_{step:08}", "optimizer.h5")) as file:
             file["adamw/m"].visititems(lambda path, item: found.update({path: item[:]}) if isinstance(item, h5py.Dataset) else None)
-        self.assertGreater(len(found), 10)
+        assert len(found) > 10
         return found
 
     def run_of(self, name, model, batch, steps, ranks, *settings):
@@ -91,7 +87,8 @@ class WireOracle(runs.Runs):
                           .replace("DIR", self.path(name)))
         self.train(0, ranks, deck, *(word for setting in settings for word in ("--set", setting)))
 
-    def check(self, wire):
+    @pytest.mark.parametrize("wire", WIRES)
+    def test_step(self, wire):
         settings, rounded = WIRES[wire]
         for model in MODELS:
             self.run_of("single_" + model, model, 1, MICRO_BATCHES, 1)
@@ -109,16 +106,9 @@ class WireOracle(runs.Runs):
                     for part in parts[1:]:
                         total = total + part
                     changed += any((p != g[name]).any() for p, g in zip(parts, gradients))
-                    self.assertEqual(found.dtype, numpy.float32)
+                    assert found.dtype == numpy.float32
                     differ = formats.bits(found) != formats.bits(total)
                     # Zeros of both signs are one number in an Adam moment.
                     differ &= ~((found == 0) & (total == 0)).reshape(differ.shape)
-                    self.assertFalse(differ.any(), (wire, model, ranks, batch, name, int(differ.sum()), found.size))
-                self.assertEqual(changed > 0, wire != "fp32")
-
-
-for one in WIRES:
-    setattr(WireOracle, "test_" + one, lambda self, one=one: self.check(one))
-
-if __name__ == "__main__":
-    runs.main()
+                    assert not differ.any(), (wire, model, ranks, batch, name, int(differ.sum()), found.size)
+                assert (changed > 0) == (wire != "fp32")

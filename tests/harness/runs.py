@@ -1,22 +1,16 @@
-"""Small runs in a temporary folder, under the launcher or by job scripts, for several tests."""
+"""Small runs in a temporary folder, under the launcher or by job scripts."""
 import concurrent.futures
-import contextlib
 import fcntl
 import json
 import os
 import re
 import select
 import subprocess
-import sys
-import tempfile
 import threading
 import time
-import unittest
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "../harness"))
-import processes  # noqa: E402
+import processes
 
-TESSERA = MPIEXEC = ""
 PATIENCE = 600  # seconds after which a program counts as hanging
 DECK = """schema_version: 1
 run: {name: small, steps: 8, threads: 1}
@@ -89,13 +83,10 @@ class Paced:
         return self.rows
 
 
-class InFolder(unittest.TestCase):
+class InFolder:
     """A test with a temporary folder that holds a corpus."""
 
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory(prefix="tessera-runs-")
-        self.addCleanup(folder.cleanup)
-        self.folder = os.path.realpath(folder.name)
+    def setup_method(self):
         self.write("corpus.txt", CORPUS)
 
     def path(self, *names):
@@ -118,17 +109,17 @@ class InFolder(unittest.TestCase):
 class Jobs(InFolder):
     """Runs of deck.yaml by the job scripts."""
 
-    def setUp(self):
-        super().setUp()
+    def setup_method(self):
+        super().setup_method()
         self.write("deck.yaml", JOB_DECK)
 
     def rows(self, directory):
         return self.json_lines(directory, "metrics.jsonl")
 
 
-def reads_tokenizers():
+def reads_tokenizers(tessera):
     """Whether the program was built with ICU."""
-    done = subprocess.run([TESSERA, "info", "--json"], capture_output=True, text=True, check=True)
+    done = subprocess.run([tessera, "info", "--json"], capture_output=True, text=True, check=True)
     return "ICU" in done.stdout
 
 
@@ -141,20 +132,20 @@ class Runs(InFolder):
         return self.write(directory + ".yaml", DECK.replace("DIR", self.path(directory)).replace("MOE", moe))
 
     def start(self, ranks, *arguments, verb="train", fault=""):
-        return subprocess.Popen([MPIEXEC, "-n", str(ranks), *self.wrapper, TESSERA, verb, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        return subprocess.Popen([self.launcher, "-n", str(ranks), *self.wrapper, self.tessera, verb, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                 stderr=subprocess.PIPE, text=True, errors="surrogateescape", cwd=self.folder,
                                 env={**os.environ, "OMP_NUM_THREADS": "1", "TESSERA_TEST_FOLDER": self.folder, "TESSERA_FAULT": fault})
 
     def rank_of(self):
         """Pid of a rank that runs in the folder, if there is one."""
-        return next(iter(processes.find(TESSERA, TESSERA_TEST_FOLDER=self.folder)), None)
+        return next(iter(processes.find(self.tessera, TESSERA_TEST_FOLDER=self.folder)), None)
 
     def run_to_its_end(self, code, ranks, verb, *arguments, fault="", input=None):
         process = self.start(ranks, *arguments, verb=verb, fault=fault)
         out, err = process.communicate(input, timeout=PATIENCE)
-        self.assertEqual(process.returncode, code, (arguments, out[-2000:], err))
+        assert process.returncode == code, (arguments, out[-2000:], err)
         if fault.startswith("step"):
-            self.assertIn("strikes", err, f"{fault} has not struck")
+            assert "strikes" in err, f"{fault} has not struck"
         return out, err
 
     def train(self, code, ranks, *arguments, fault=""):
@@ -167,13 +158,13 @@ class Runs(InFolder):
         if again := re.fullmatch(r"step(\d+):all:redo", fault):
             reductions = {row["step"]: sum(one["label"] == "gradients" for one in row["collectives"]) for row in rows}
             step = int(again[1])
-            self.assertEqual(reductions[step], 2 * reductions[step - 1], path)
+            assert reductions[step] == 2 * reductions[step - 1], path
         return rows
 
     def tool(self, code, verb, *arguments):
-        done = subprocess.run([TESSERA, "checkpoint", verb, *arguments, "--json"], capture_output=True, text=True, timeout=PATIENCE,
+        done = subprocess.run([self.tessera, "checkpoint", verb, *arguments, "--json"], capture_output=True, text=True, timeout=PATIENCE,
                               cwd=self.folder)
-        self.assertEqual(done.returncode, code, (verb, arguments, done.stdout, done.stderr))
+        assert done.returncode == code, (verb, arguments, done.stdout, done.stderr)
         return json.loads(done.stdout) if done.stdout else done.stderr
 
     def check_each(self, check, cases, jobs=1, tell=False):
@@ -188,22 +179,14 @@ class Runs(InFolder):
                     print(failures[-1], flush=True)
                 elif tell and done % 20 == 0:
                     print(f"{done} of {len(cases)} cases, {len(failures)} failures", flush=True)
-        self.assertEqual(failures, [])
+        assert failures == []
         return done
 
     def rows(self, directory, steps=8):
         """Results of a run, step by step."""
         rows = self.json_lines(directory, "metrics.jsonl")
-        self.assertEqual([row["step"] for row in rows], list(range(1, steps + 1)))
+        assert [row["step"] for row in rows] == list(range(1, steps + 1))
         return [(row["loss"], row.get("eval_loss"), row["grad_norm"], row["lr"]) for row in rows]
 
     def final(self, directory):
         return self.tool(0, "inspect", directory)["content_digest"]
-
-
-def main():
-    """usage: <test>.py TESSERA MPIEXEC [TEST...]"""
-    global TESSERA, MPIEXEC
-    MPIEXEC = sys.argv.pop(2)
-    TESSERA = os.path.abspath(sys.argv.pop(1))
-    unittest.main(verbosity=2)
