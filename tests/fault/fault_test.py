@@ -339,7 +339,7 @@ class FullDisks(Faults):
         # The rows of metrics.jsonl need room as well: training may end for them, with its cause.
         self.assertIn(done.code, (0, 4), done)
         reserved = phase == "structure"  # this save has reserved its space, so the next save meets the full disk
-        self.assertRegex(done.err, "No space left on device" + ("| MB are free in run" if reserved else ""))
+        self.assertRegex(done.err, "No space left on device" + ("| are free in run" if reserved else ""))
         self.assertTrue(done.code == 4 or reserved or f"step {DURING} was not saved" in done.err, done)
         saved = done.out
         if done.code == 4:

@@ -69,6 +69,7 @@ class CodesOut(held_runs.HeldRuns):
         done = subprocess.run([runs.TESSERA, "checkpoint", "convert", self.path(name), self.path(name + "_out"), "--to", "safetensors",
                                "--codes", *arguments], capture_output=True, text=True, timeout=runs.PATIENCE)
         self.assertEqual(done.returncode, code, done.stderr)
+        self.assertNotIn("Kokkos", done.stderr)
         return read(self.path(name + "_out")) if code == 0 else done.stderr
 
     def expect_codes(self, name, recipe, quantizes, *arguments, sets=(), steps=1):

@@ -110,6 +110,11 @@ class Folders(runs.Runs):
                 self.assertEqual(self.read(name, "step_00000002", file), text, file)
                 self.assertEqual(self.read(name + "_back", file), text, file)
             self.assertNotIn("not taken along", self.convert("chat", name + "_copy"))
+            self.assertNotIn("moving averages", self.convert(name, name + "_weights", "--to", "safetensors"))
+            averaged = name + "_averaged"
+            self.train(0, ranks, deck, *settings, "--set", "optimizer.ema=0.9", "--set", f"checkpoint.dir={self.path(averaged)}")
+            self.assertIn("with --ema the averages", self.convert(averaged, averaged + "_weights", "--to", "safetensors"))
+            self.assertNotIn("averages", self.convert(averaged, averaged + "_ema", "--to", "safetensors", "--ema"))
             os.makedirs(self.path("chat", "additional_chat_templates"))
             self.assertIn("additional_chat_templates: is not taken along", self.convert("chat", name + "_told"))
             os.rmdir(self.path("chat", "additional_chat_templates"))
