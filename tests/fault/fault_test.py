@@ -298,6 +298,11 @@ class FullDisks(Faults):
         self.assertEqual(done.code, 4, done)
         told = re.search(r"the checkpoint of step 8 needs (\d+) ([MK]B), and (\d+) \2 are free in run; make room", done.err)
         self.assertGreater(int(told[1]), int(told[3]), "numbers that look equal")
+        disk = os.statvfs(run.run_directory)
+        with open(run.path("filler"), "wb") as filler:
+            filler.write(bytes(max(0, disk.f_bavail * disk.f_frsize - 200_000)))
+        self.assertRegex(run.run("--stop-at", str(DURING)).err, r"needs \d+ KB, and [12]\d\d KB are free in run", "some room is not 0 MB")
+        os.remove(run.path("filler"))
         self.assertEqual(run.steps(), [BEFORE])
         self.assertEqual(bits(run.path("metrics.jsonl"))[-1][0], BEFORE, "steps were made that cannot be saved")
         done = subprocess.run([trial.program, "validate", "../deck.yaml"], cwd=run.folder, capture_output=True, text=True, timeout=trial.PATIENCE)

@@ -277,6 +277,11 @@ class Folders(runs.Runs):
         self.train(75, 1, self.deck("bytes", None), "--stop-at", "1")
         self.assertIn("has no tokenizer, since this model's tokens are the bytes of a text", self.convert("bytes", "bytes_hf", "--to", "safetensors"))
 
+    def test_a_model_that_no_folder_expresses(self):
+        self.train(75, 1, self.deck("wide", None), "--stop-at", "1", "--set", "model.qk_norm=true", "--set", "model.qk_norm_over=width")
+        _, err = self.run_to_its_end(5, 1, "checkpoint", "convert", "wide", "lost", "--to", "safetensors")
+        self.assertIn("model.qk_norm_over: width cannot be expressed: Hugging Face's qwen3 has head, with which a model to hand over must be trained", err)
+
 
 if __name__ == "__main__":
     runs.main()
