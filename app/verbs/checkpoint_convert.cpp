@@ -3,10 +3,13 @@
 #include <unistd.h>
 
 #include <climits>
+#include <optional>
 
 #include "app/cli/build.hpp"
+#include "app/cli/threads.hpp"
 #include "app/verbs/verbs.hpp"
 #include "io/convert/hf_folder.hpp"
+#include "kernels/base/runtime.hpp"
 
 namespace tessera {
 namespace {
@@ -47,6 +50,8 @@ int run_checkpoint_convert(const CheckpointConvertOptions& options) {
   convert.program.libraries = libraries_text(build);
   convert.program.command_line = fmt::format("{}", fmt::join(options.command_line, " "));
   convert.program.hosts = this_host();
+  std::optional<Runtime> runtime;  // quantizers make the codes
+  if (options.codes) runtime.emplace(static_cast<int>(host_threads(1)));
   const ConvertReport report = convert_checkpoint(convert);
   for (const std::string& line : report.told) fmt::print(stderr, "{}\n", line);
   fmt::print("{}\n", options.format == Format::json ? report.json() : report.text());

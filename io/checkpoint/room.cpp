@@ -36,7 +36,8 @@ std::optional<std::int64_t> free_at(fs::path folder) {
   return static_cast<std::int64_t>(disk.f_bavail) * static_cast<std::int64_t>(disk.f_frsize);
 }
 
-/// "WHAT needs 1061 KB, and 921 KB are free in DIR": in the largest unit in which the numbers differ.
+/// "WHAT needs 1061 KB, and 921 KB are free in DIR": in the largest unit in which the numbers differ, and nothing that
+/// is free rounds to 0.
 std::string lacking(const std::string& what, std::int64_t need, std::int64_t free, const fs::path& folder) {
   struct Unit {
     const char* name;
@@ -44,8 +45,9 @@ std::string lacking(const std::string& what, std::int64_t need, std::int64_t fre
   };
   constexpr Unit units[] = {{"MB", 1'000'000}, {"KB", 1000}, {"bytes", 1}};
   const auto rounded = [](std::int64_t bytes, const Unit& unit) { return (bytes + unit.bytes / 2) / unit.bytes; };
-  const auto* const unit =
-      std::ranges::find_if(units, [&](const Unit& one) { return rounded(need, one) != rounded(free, one); });
+  const auto* const unit = std::ranges::find_if(units, [&](const Unit& one) {
+    return rounded(need, one) != rounded(free, one) && (free == 0 || rounded(free, one) > 0);
+  });
   return fmt::format("{} needs {} {}, and {} {} are free in {}; make room", what, rounded(need, *unit), unit->name,
                      rounded(free, *unit), unit->name, folder.string());
 }
@@ -111,8 +113,8 @@ Problems problems_with_room(const PlannedSaves& saves, std::span<const StateTens
                                               saves.run));
     else
       problems.add(Exit::environment,
-                   lacking(fmt::format("checkpoint.keep_last {}: writing a checkpoint beside {} others of this start",
-                                       saves.keep_last, save - 1),
+                   lacking(fmt::format("checkpoint.keep_last {}: writing a checkpoint beside {} of this start",
+                                       saves.keep_last, save == 2 ? "another" : fmt::format("{} others", save - 1)),
                            need, *free, saves.run) +
                        ", or keep fewer");
     return problems;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "core/optim/average.hpp"
 #include "io/checkpoint/elements.hpp"
 #include "io/checkpoint/reader.hpp"
 #include "io/convert/hf_companions.hpp"
@@ -43,11 +44,21 @@ ModelFacts facts_of(const ConvertOptions& options, const ModelFacts& source) {
   return facts;
 }
 
+/// Whether the source holds moving averages, which its run has evaluated and this conversion leaves out.
+bool leaves_averages(const ConvertOptions& options) {
+  if (options.extent != Extent::all || is_hf_folder(options.from)) return false;
+  const Checkpoint source(find_checkpoint(options.from));
+  return std::ranges::find(source.tensors(), Average::slot, &StoredTensor::slot) != source.tensors().end();
+}
+
 /// Lines for the user: what the source tells, and what a folder for other programs lacks.
 std::vector<std::string> told_of(const ConvertOptions& options, const ModelFacts& facts) {
   std::vector<std::string> lines;
   for (const std::string& line : {facts.told, left_behind(options.from)})
     if (!line.empty()) lines.push_back(line);
+  if (options.target == Target::safetensors && leaves_averages(options))
+    lines.push_back(options.from.string() + ": holds moving averages too (optimizer.ema), of which evaluations are; "
+                                            "here are the weights, and with --ema the averages");
   if (options.target == Target::tessera || facts.origin.companions.contains(tokenizer_file)) return lines;
   const std::string to = options.to.string();
   if (facts.data == DataKind::text)

@@ -61,6 +61,7 @@ debug: {replica_hash_every: 6}
 DECK
 code=0
 TESSERA_TIMEOUT=60 timeout 100 "$@" "$program" train check.yaml </dev/null >run.txt 2>run.err || code=$?
+[ "$code" -ne 124 ] || refuse "the run of 12 steps took longer than 100 s, and had come to: $(tail -n 1 run.txt)"
 [ "$code" -eq 0 ] || refuse "the run ended with $code: $(tail -n 20 run.err)"
 grep -E '^clocks' run.txt || true
 "$program" checkpoint verify run >verify.txt || refuse "the checkpoint is damaged: $folder/verify.txt"

@@ -298,6 +298,11 @@ class FullDisks(Faults):
         assert done.code == 4, done
         told = re.search(r"the checkpoint of step 8 needs (\d+) ([MK]B), and (\d+) \2 are free in run; make room", done.err)
         assert int(told[1]) > int(told[3]), "numbers that look equal"
+        disk = os.statvfs(run.run_directory)
+        with open(run.path("filler"), "wb") as filler:
+            filler.write(bytes(max(0, disk.f_bavail * disk.f_frsize - 200_000)))
+        assert re.search(r"needs \d+ KB, and [12]\d\d KB are free in run", run.run("--stop-at", str(DURING)).err), "some room is not 0 MB"
+        os.remove(run.path("filler"))
         assert run.steps() == [BEFORE]
         assert bits(run.path("metrics.jsonl"))[-1][0] == BEFORE, "steps were made that cannot be saved"
         done = subprocess.run([self.tessera, "validate", "../deck.yaml"], cwd=run.folder, capture_output=True, text=True, timeout=trial.PATIENCE)
@@ -339,7 +344,7 @@ class FullDisks(Faults):
         # The rows of metrics.jsonl need room as well: training may end for them, with its cause.
         assert done.code in (0, 4), done
         reserved = phase == "structure"  # this save has reserved its space, so the next save meets the full disk
-        assert re.search("No space left on device" + ("| MB are free in run" if reserved else ""), done.err)
+        assert re.search("No space left on device" + ("| are free in run" if reserved else ""), done.err)
         assert done.code == 4 or reserved or f"step {DURING} was not saved" in done.err, done
         saved = done.out
         if done.code == 4:

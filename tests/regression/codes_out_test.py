@@ -64,6 +64,7 @@ class CodesOut(held_runs.HeldRuns):
         done = subprocess.run([self.tessera, "checkpoint", "convert", self.path(name), self.path(name + "_out"), "--to", "safetensors",
                                "--codes", *arguments], capture_output=True, text=True, timeout=runs.PATIENCE)
         assert done.returncode == code, done.stderr
+        assert "Kokkos" not in done.stderr
         return read(self.path(name + "_out")) if code == 0 else done.stderr
 
     def expect_codes(self, name, recipe, quantizes, *arguments, sets=(), steps=1):

@@ -109,6 +109,11 @@ class Folders(runs.Runs):
                 assert self.read(name, "step_00000002", file) == text, file
                 assert self.read(name + "_back", file) == text, file
             assert "not taken along" not in self.convert("chat", name + "_copy")
+            assert "moving averages" not in self.convert(name, name + "_weights", "--to", "safetensors")
+            averaged = name + "_averaged"
+            self.train(0, ranks, deck, *settings, "--set", "optimizer.ema=0.9", "--set", f"checkpoint.dir={self.path(averaged)}")
+            assert "with --ema the averages" in self.convert(averaged, averaged + "_weights", "--to", "safetensors")
+            assert "averages" not in self.convert(averaged, averaged + "_ema", "--to", "safetensors", "--ema")
             os.makedirs(self.path("chat", "additional_chat_templates"))
             assert "additional_chat_templates: is not taken along" in self.convert("chat", name + "_told")
             os.rmdir(self.path("chat", "additional_chat_templates"))
@@ -271,3 +276,8 @@ class Folders(runs.Runs):
             assert re.search(name + ": is a pointer of git-lfs", err)
         self.train(75, 1, self.deck("bytes", None), "--stop-at", "1")
         assert "has no tokenizer, since this model's tokens are the bytes of a text" in self.convert("bytes", "bytes_hf", "--to", "safetensors")
+
+    def test_a_model_that_no_folder_expresses(self):
+        self.train(75, 1, self.deck("wide", None), "--stop-at", "1", "--set", "model.qk_norm=true", "--set", "model.qk_norm_over=width")
+        _, err = self.run_to_its_end(5, 1, "checkpoint", "convert", "wide", "lost", "--to", "safetensors")
+        assert "model.qk_norm_over: width cannot be expressed: Hugging Face's qwen3 has head, with which a model to hand over must be trained" in err
