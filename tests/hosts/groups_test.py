@@ -141,8 +141,9 @@ class Crossing(hosts_test.OnHosts):
 class LostInGroups(hosts_test.Lost):
     """As without groups, but for what ends before groups matter."""
     LONG = (*hosts_test.Lost.LONG, *IN_HOSTS)
+    IO = ("direct",)
     test_the_first_host_falls_silent = test_a_host_is_cut_off = test_a_host_is_killed = test_any_host_at_any_moment = None
-    test_a_host_is_lost_while_ranks_start = test_a_slow_late_or_lossy_link_changes_no_bit = None
+    test_a_host_is_lost_while_ranks_start = test_a_host_is_lost_while_a_run_is_resumed = test_a_slow_late_or_lossy_link_changes_no_bit = None
 
 
 def main():
