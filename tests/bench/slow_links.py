@@ -24,7 +24,7 @@ from hosts import Hosts, impossible  # noqa: E402
 PLACES = {"h1": 2, "h2": 2}
 WARM = 2  # steps before those that count
 DECK = """schema_version: 1
-run: {name: slow, threads: 1}
+run: {name: slow, steps: 12, threads: 1}
 model: {layers: 2, hidden: 256, heads: 4, seq_len: 32, norm: rms, activation: swiglu, position: rotary, ffn: 512}
 data: {files: ["corpus.txt"]}
 batch: {global: 4, micro: 1}
