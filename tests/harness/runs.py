@@ -86,7 +86,7 @@ class Paced:
 class InFolder:
     """A test with a temporary folder that holds a corpus."""
 
-    def setup_method(self):
+    def setup_method(self, _=None):  # the method, which pytest gives classes of unittest
         self.write("corpus.txt", CORPUS)
 
     def path(self, *names):
@@ -109,7 +109,7 @@ class InFolder:
 class Jobs(InFolder):
     """Runs of deck.yaml by the job scripts."""
 
-    def setup_method(self):
+    def setup_method(self, _=None):
         super().setup_method()
         self.write("deck.yaml", JOB_DECK)
 

@@ -106,7 +106,6 @@ TEXT = "the tiles of a mosaic\n" * 100
 
 class Validate(Cli):
     def setup_method(self):
-        super().setup_method()
         self.write(TEXT, "corpus.txt")
 
     def test_prints_the_resolved_deck(self):
