@@ -333,13 +333,13 @@ class Lost(OnHosts):
 
     def test_a_short_cut_is_survived(self):
         deck = self.deck("run")
-        process = self.start(PLACES["two"], deck, *self.LONG, "--set", "comm.timeout_s=60", "--stop-at", "200")
+        process = self.start(PLACES["two"], deck, *self.LONG, "--set", "comm.timeout_s=60", "--stop-at", "60")
         until(lambda: self.step_reached("run", 4), "steps", PATIENCE)
         self.hosts.link("h2", "down")
         time.sleep(2)
         self.hosts.link("h2", "up")
         self.assertEqual(process.wait(PATIENCE), 75, self.said())
-        self.run_to_its_end(75, PLACES["one"], self.deck("whole"), *self.LONG, "--stop-at", "200", out="whole")
+        self.run_to_its_end(75, PLACES["one"], self.deck("whole"), *self.LONG, "--stop-at", "60", out="whole")
         self.assertEqual(self.digest("run"), self.digest("whole"))
 
 
