@@ -305,7 +305,7 @@ std::vector<PlannedCollective> recorded(const RunPlan& plan) {
 TEST(Collectives, AreThoseThatAStepAsksFor) {
   std::mt19937 random(7);
   std::size_t compared = 0, plans = 0;
-  for (int number = 0; number < 300; ++number) {
+  for (int number = 0; number < 330; ++number) {
     const int ranks = 1 + number % 4;
     const RunConfig config = drawn(random, ranks);
     if (!refusals(config, ranks).empty()) continue;
