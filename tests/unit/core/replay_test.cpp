@@ -98,7 +98,7 @@ TEST(Replay, LeavesLogStatesAndCountsAsAnEagerStep) {
   constexpr int steps = 8;
   std::mt19937 random(11);
   int plans = 0, overlapping = 0;
-  for (int number = 0; number < 80; ++number) {
+  for (int number = 0; number < 120; ++number) {
     SCOPED_TRACE(number);
     const int ranks = 1 + number % 4;
     RunConfig config = test::untied::drawn(random, ranks);
