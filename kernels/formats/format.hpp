@@ -76,13 +76,13 @@ concept Format = requires(float amax, float tensor_amax, TensorScale tensor, typ
 template <class F>
 inline constexpr bool is_plain = !F::scaled && !F::tensor_amax;
 
-/// Whether a block has two encodings, encoding() and other_encoding(), of which the errors of its values decide. Error
-/// is a whole number, so that sums of it have no order: error(v, q) of a value v, multiplied, whose code is worth q.
-/// takes_other() decides by both scales and both sums over the block.
+/// Whether a block chooses between two encodings, encoding() and other_encoding(), by their quantization errors.
+/// error(v, q) is that of a scaled value v whose code decodes to q: an integer, so that sums over a block have no order.
+/// takes_other() chooses, by both scales and both sums over the block.
 template <class F>
 inline constexpr bool chooses = requires(float amax, TensorScale tensor) { F::other_encoding(amax, tensor); };
 
-/// Whether elements may be rounded at random. Errors that decide must not be draws'.
+/// Whether elements may be rounded at random: not where errors choose the encoding, which would follow the draws.
 template <class F>
 inline constexpr bool may_draw = F::hadamard && !chooses<F>;
 

@@ -168,8 +168,8 @@ TESSERA_DEVICE_FN void encode_blocks(const F& format, const Team& team, const Jo
   });
 }
 
-/// team.error(k, block) = the errors of the patch's owned values under both encodings, team.top() being amaxes, which
-/// are lost.
+/// team.error(k, block) = the quantization errors of the patch's owned values under both encodings. team.top() holds
+/// amaxes before it, and nothing of use after it.
 template <class F, class Source, class Team>
 TESSERA_DEVICE_FN void find_errors(const Team& team, const Job& job, const Patch& p, const Grid& grid) {
   using Element = typename F::Element;

@@ -19,7 +19,7 @@ Travel travel_of(const RunConfig& config, FormatId codes) {
   return travel_of(codes, DType::bf16, rules);
 }
 
-/// A format of weights whose codes travel and satisfy `which`, if there is one.
+/// A weight format whose codes are gathered and for which `which` holds, if there is one.
 std::optional<FormatId> shipped(const RunConfig& config, bool (&which)(FormatId)) {
   for (const FormatId codes : coded_weights(config))
     if (travel_of(config, codes) == Travel::codes && which(codes)) return codes;
