@@ -28,8 +28,8 @@ enum class Travel : std::uint8_t {
 double copy_bytes(FormatId codes);
 /// Whether both copies travel where codes do, since neither can be derived from the other.
 bool copies_travel_apart(FormatId codes);
-/// Whether each block must lie in one rank's shard, where codes are gathered: both copies are, or a block's scale is
-/// chosen by the quantization error of all of it.
+/// Whether each block must lie in one rank's shard, where codes are gathered. So it is where both copies are gathered,
+/// or where the quantization error of a whole block chooses its scale.
 bool blocks_have_one_owner(FormatId codes);
 
 /// What travels of weights with these codes (empty: none) and this plain type: the only place that decides it. Under

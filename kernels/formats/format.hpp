@@ -77,7 +77,7 @@ template <class F>
 inline constexpr bool is_plain = !F::scaled && !F::tensor_amax;
 
 /// Whether a block chooses between two encodings, encoding() and other_encoding(), by their quantization errors.
-/// error(v, q) is that of a scaled value v whose code decodes to q: an integer, so that sums over a block have no order.
+/// error(v, q) is that of a scaled value v whose code decodes to q: an integer, so that sums of a block have no order.
 /// takes_other() chooses, by both scales and both sums over the block.
 template <class F>
 inline constexpr bool chooses = requires(float amax, TensorScale tensor) { F::other_encoding(amax, tensor); };
