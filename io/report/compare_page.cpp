@@ -139,20 +139,47 @@ std::string difference_plot(const std::vector<ComparedRun>& runs, const char* ti
   });
 }
 
-/// Statistics of the quantizers of each run and role; empty if the runs have no step in common.
-std::string quantization_text(const std::vector<ComparedRun>& runs) {
+/// Statistics of the quantizers of each run and role in their last common step: medians over the matrices, and the
+/// worst one. Empty without such a step.
+Table quantizers_of(const std::vector<ComparedRun>& runs) {
   const auto step = common_step(runs);
-  if (!step) return "";
-  std::string text = fmt::format("quantizers in step {} (median over matrices; worst)\n", *step);
+  if (!step) return {};
+  Table table{{"run", "role"}};
+  for (const QuantizerField& field : quantizer_fields)
+    for (const char* head : {field.text, "worst", "of"}) table.front().push_back(head);
   for (const ComparedRun& run : runs)
     for (const char* role : quantizer_roles) {
-      std::string line;
-      for (const QuantizerField& field : quantizer_fields)
-        if (const RoleFigures of = figures_of_role(run.quantization, *step, role, field.field); !of.matrix.empty())
-          line += fmt::format("  {} {:.3g}; {:.3g} {}", field.text, of.median, of.worst, of.matrix);
-      if (!line.empty()) text += fmt::format("{} {}:{}\n", run.name, role, line);
+      std::vector<std::string> row{run.name, role};
+      for (const QuantizerField& field : quantizer_fields) {
+        const RoleFigures of = figures_of_role(run.quantization, *step, role, field.field);
+        for (const std::string& cell : {fmt::format("{:.3g}", of.median), fmt::format("{:.3g}", of.worst), of.matrix})
+          row.push_back(cell);
+      }
+      if (!row.back().empty()) table.push_back(row);  // else the run quantizes no value of the role
     }
-  return text;
+  return table;
+}
+
+std::string quantizers_head(const std::vector<ComparedRun>& runs) {
+  return fmt::format("quantizers in step {}: median over matrices, and the worst", *common_step(runs));
+}
+
+enum class Colours { none, a_run_a_row };
+
+/// The table's rows in HTML; with colours each row's name has that of its run's curve before it.
+std::string rows_of(const Table& table, Colours colours) {
+  std::string page;
+  for (std::size_t r = 0; r < table.size(); ++r) {
+    page += "<tr>";
+    for (std::size_t c = 0; c < table[r].size(); ++c) {
+      const char* const cell = r == 0 || c == 0 ? "th" : "td";
+      const bool coloured = colours == Colours::a_run_a_row && r > 0 && c == 0;
+      const std::string swatch = coloured ? fmt::format("<span class=\"c{}\">&#9644;</span> ", r - 1) : "";
+      page += fmt::format("<{0}>{1}{2}</{0}>", cell, swatch, escaped(table[r][c]));
+    }
+    page += "</tr>\n";
+  }
+  return page;
 }
 
 /// Names of the runs, without those slashes at their ends that a shell completes.
@@ -177,19 +204,7 @@ std::string page_of_runs(const std::vector<ComparedRun>& runs) {
   return names_begin + escaped(names_of(runs)) + names_end;
 }
 
-std::string coloured_rows(const Table& table) {
-  std::string page;
-  for (std::size_t r = 0; r < table.size(); ++r) {
-    page += "<tr>";
-    for (std::size_t c = 0; c < table[r].size(); ++c) {
-      const char* const cell = r == 0 || c == 0 ? "th" : "td";
-      const std::string swatch = r > 0 && c == 0 ? fmt::format("<span class=\"c{}\">&#9644;</span> ", r - 1) : "";
-      page += fmt::format("<{0}>{1}{2}</{0}>", cell, swatch, escaped(table[r][c]));
-    }
-    page += "</tr>\n";
-  }
-  return page;
-}
+std::string coloured_rows(const Table& table) { return rows_of(table, Colours::a_run_a_row); }
 
 std::string runs_on(const std::string& page) {
   const auto begin = page.find(names_begin);
@@ -248,7 +263,8 @@ std::vector<std::string> differing_settings(const std::vector<ComparedRun>& runs
 }
 
 std::string comparison_text(const std::vector<ComparedRun>& runs) {
-  return aligned(table_of(runs)) + quantization_text(runs);
+  const Table quantizers = quantizers_of(runs);
+  return aligned(table_of(runs)) + (quantizers.empty() ? "" : quantizers_head(runs) + "\n" + aligned(quantizers));
 }
 
 std::string comparison_page(const std::vector<ComparedRun>& runs) {
@@ -262,8 +278,9 @@ std::string comparison_page(const std::vector<ComparedRun>& runs) {
   page += page_of_runs(runs) + "<table>\n";
   page += coloured_rows(table_of(runs));
   page += "</table></div>\n";
-  if (const std::string text = quantization_text(runs); !text.empty())
-    page += fmt::format("<pre>{}</pre>\n", escaped(text));
+  if (const Table quantizers = quantizers_of(runs); !quantizers.empty())
+    page += fmt::format("<p>{}</p>\n<div class=\"wide\"><table>\n{}</table></div>\n", quantizers_head(runs),
+                        rows_of(quantizers, Colours::none));
   page += "<div class=\"plots\">\n";
   const auto loss = [](const MetricsRow& row) -> std::optional<double> { return row.loss; };
   const auto evaluation = [](const MetricsRow& row) -> std::optional<double> { return row.eval_loss; };

@@ -63,9 +63,11 @@ std::optional<Axis> axis_over(const std::vector<Series>& series, std::vector<dou
     }
   if (!(axis.low <= axis.high)) return std::nullopt;
   if (span) axis.low = span->first, axis.high = span->last;
-  const double room = axis.high > axis.low ? 0 : std::max(std::abs(axis.high) * 0.1, 0.5);
+  if (axis.high > axis.low) return axis;
+  // One value alone: round a step its neighbours, round a value a tenth of it, and above zero one.
+  const double room = part == &Series::steps ? 0.5 : std::abs(axis.high) * 0.1;
   axis.low -= room;
-  axis.high += room;
+  axis.high += room > 0 ? room : 1;
   return axis;
 }
 

@@ -100,6 +100,30 @@ TEST(Comparison, ShowsDifferencesOfRunsThatAgree) {
   EXPECT_GT(points(page, "Evaluation loss", "s0").front(), 80) << "its first step is 10, on the same axis";
 }
 
+TEST(Comparison, StatisticsOfQuantizersAreATable) {
+  const auto with = [](const char* name, double error) {
+    ComparedRun made = run(name, 4, 1, {});
+    made.quantization = {{4, "up", "weight", "rows", "nvfp4", error, 0.25, 0, 0, {}},
+                         {4, "down", "weight", "rows", "nvfp4", 3 * error, 0, 0, 0, {}}};
+    return made;
+  };
+  const std::vector<ComparedRun> runs{with("one", 0.125), with("other", 0.5)};
+  const std::string page = comparison_page(runs), text = comparison_text(runs);
+  for (const char* part : {"in step 4", "<th>one</th><td>weight</td><td>0.25</td><td>0.375</td><td>down</td>",
+                           "<td>1</td><td>1.5</td><td>down</td>"})
+    EXPECT_NE(page.find(part), std::string::npos) << part;
+  EXPECT_EQ(page.find("<td>gradient</td>"), std::string::npos) << "a role that quantizes nothing";
+  std::istringstream lines(text.substr(text.find("quantizers")));
+  std::string line;
+  std::size_t width = 0;
+  std::getline(lines, line);
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_TRUE(std::getline(lines, line)) << i;
+    if (i == 0) width = line.size();
+    EXPECT_EQ(line.size(), width) << line;
+  }
+}
+
 TEST(Comparison, APageSaysWhoseItIs) {
   const auto page = [](const std::vector<std::string>& names) {
     std::vector<ComparedRun> runs;

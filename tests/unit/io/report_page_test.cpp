@@ -99,6 +99,23 @@ TEST(LinePlot, IsEmptyWithoutANumber) {
   EXPECT_EQ(stretches(line_plot("t", "u", {series({7})}), "s0").size(), 1u) << "one point is a dot";
 }
 
+TEST(LinePlot, AConstantKeepsTheScaleOfItsValue) {
+  const auto ticks = [](const std::string& svg) {  // those beside the plot
+    std::vector<double> found;
+    const std::string before = "\" text-anchor=\"end\" x=\"52\"";
+    for (std::size_t at = 0; (at = svg.find(before, at)) != std::string::npos; ++at)
+      found.push_back(std::stod(svg.substr(svg.find('>', at) + 1)));
+    return found;
+  };
+  const std::vector<double> zero = ticks(line_plot("t", "u", {series({0, 0, 0})}));
+  const std::vector<double> small = ticks(line_plot("t", "u", {series({1e-3, 1e-3})}));
+  ASSERT_GE(zero.size(), 2u);
+  ASSERT_GE(small.size(), 2u);
+  EXPECT_EQ(zero.front(), 0) << "a share is never negative";
+  EXPECT_GE(small.front(), 0.9e-3);
+  EXPECT_LE(small.back(), 1.1e-3);
+}
+
 TEST(LinePlot, NamesItsSeriesWhereThereIsRoom) {
   const auto named = [](const std::string& name) {
     Series other = series({2, 1});
