@@ -20,6 +20,7 @@ from on_hosts import PATIENCE, PLACES, words
 
 TIMEOUT = 5  # comm.timeout_s
 BOUND = TIMEOUT + 15  # seconds within which every survivor must have ended
+SILENCE = 30  # seconds after which a run that cannot be seen has lost its directory
 SILENT = r"h2: all its ranks \(2, 3\) are silent"
 NO_ROOT = r"rank 0 \(h1\) does not answer"
 GROUPS = {"all": (), "host": words("sharding=full", "parallel.sharding_group=host")}
@@ -53,8 +54,11 @@ class Lost(on_hosts.OnHosts):
             assert process.wait(30) != 0
         process.kill()
 
-    def check_goes_on(self, deck, group="all"):
-        """On the host that is left, or has come back, with the bits of a run that lost nothing."""
+    def check_goes_on(self, deck, group="all", when="later"):
+        """On the host that is left, or has come back, with the bits of a run that lost nothing. Half a minute after the lost run's last sign
+        of life: "later" moves that back in time, "now" waits."""
+        if when == "later":
+            os.utime(self.path("run", "LOCK"), (time.time() - SILENCE,) * 2)
         last = max((int(name[5:]) for name in os.listdir(self.path("run")) if name[5:].isdigit()), default=0)
         for name, of in (("run", deck), ("whole", self.deck("whole"))):
             self.run_to_its_end(75, PLACES["one"], of, *self.long(group), "--stop-at", str(last + 2), out=name + ".again")
@@ -64,7 +68,7 @@ class Lost(on_hosts.OnHosts):
         """Whether a rank on the host was stopped by a fault."""
         return any(processes.state_of(pid) == "T" for pid in self.hosts.members(self.hosts.space(name), self.tessera))
 
-    def check(self, name, how, group="all", fault="", named="", goes_on=False, delay=0.0, io="mpio"):
+    def check(self, name, how, group="all", fault="", named="", goes_on="", delay=0.0, io="mpio"):
         deck = self.deck("run", io=io)
         process = self.start(PLACES["two"], deck, *self.long(group), TESSERA_FAULT=fault)
         if fault:
@@ -77,14 +81,14 @@ class Lost(on_hosts.OnHosts):
         if goes_on:
             if name == "h1":
                 self.hosts.boot("h1")
-            self.check_goes_on(deck, group)
+            self.check_goes_on(deck, group, goes_on)
 
     @in_groups_too
     def test_a_host_falls_silent(self, group):
-        self.check("h2", "silent", group, named=SILENT + ": host or network lost", goes_on=True)
+        self.check("h2", "silent", group, named=SILENT + ": host or network lost", goes_on="later")
 
     def test_the_first_host_falls_silent(self):
-        self.check("h1", "silent", named=NO_ROOT, goes_on=True)
+        self.check("h1", "silent", named=NO_ROOT, goes_on="now")
 
     def test_a_host_is_cut_off(self):
         self.check("h2", "cut", named=SILENT)
@@ -98,7 +102,9 @@ class Lost(on_hosts.OnHosts):
         self.check("h2", "loud", named="on h2 has ended without a word|BAD TERMINATION|EXIT|control_cb|lost communication")
 
     def again(self):
-        """Hosts as they were, and no run directory."""
+        """Hosts as they were, and no run directory, where there was a run."""
+        if not os.path.exists(self.path("run")):
+            return
         for name in self.hosts.names:
             with contextlib.suppress(ProcessLookupError):
                 self.hosts.kill(name)
@@ -114,15 +120,15 @@ class Lost(on_hosts.OnHosts):
         for io in IO[group]:
             phase = random.choice(("structure", "payload", "sync", "vote"))
             print(f"in {phase}, {io}", flush=True)
-            self.check("h2", "silent", group, fault=f"{phase}:2:stop:2", goes_on=True, io=io)
             self.again()
+            self.check("h2", "silent", group, fault=f"{phase}:2:stop:2", goes_on="later", io=io)
 
     def test_any_host_at_any_moment(self):
         for _ in range(int(os.environ.get("TESSERA_SOAK_LOSSES", 1))):
             name, how, delay = random.choice(self.hosts.names), random.choice(("silent", "cut", "loud")), random.uniform(0, 1)
             print(f"{name}, {how}, after {delay:.3f} s", flush=True)
-            self.check(name, how, delay=delay)
             self.again()
+            self.check(name, how, delay=delay)
 
     @in_groups_too
     def test_a_host_is_lost_in_an_evaluation(self, group):
@@ -157,11 +163,12 @@ class Lost(on_hosts.OnHosts):
 
     @in_groups_too
     def test_a_short_cut_is_survived(self, group):
-        long = (*self.long(group), "--set", "comm.timeout_s=60", "--stop-at", "60")
+        long = (*self.long(group), "--set", "comm.timeout_s=60", "--stop-at", "30")
         process = self.start(PLACES["two"], self.deck("run"), *long)
         until(lambda: self.steps_done("run") >= 4, "steps", PATIENCE)
         self.hosts.link("h2", "down")
         time.sleep(2)
+        assert process.poll() is None, "it ended before the cut"
         self.hosts.link("h2", "up")
         assert process.wait(PATIENCE) == 75, self.said()
         self.run_to_its_end(75, PLACES["one"], self.deck("whole"), *long, out="whole")

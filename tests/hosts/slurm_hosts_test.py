@@ -13,9 +13,9 @@ import runs
 import slurm
 from hosts import Hosts, impossible
 
-STEPS = 600
-SETTINGS = ("--set", "reduce.order=batch", "--set", f"run.steps={STEPS}", "--set", "checkpoint.every_steps=50", "--set", "batch.micro=1",
-            "--set", "comm.timeout_s=10")
+STEPS, EVERY = 160, 20
+SETTINGS = ("--set", "reduce.order=batch", "--set", f"run.steps={STEPS}", "--set", f"checkpoint.every_steps={EVERY}", "--set", "batch.micro=1",
+            "--set", "comm.timeout_s=5")
 SCRIPT = os.path.join(runs.JOBSCRIPTS, "slurm", "train.sbatch")
 
 
@@ -67,7 +67,7 @@ class OnSlurm(runs.Jobs):
         assert len(json.loads(self.read("two", "run.json"))["hosts"]) == 2
         assert self.final("two") == digest
         for number in range(int(os.environ.get("TESSERA_SOAK_LOSSES", 1))):
-            self.check_loss(f"run{number}", random.choice(self.hosts.names), random.choice(("silent", "loud")), random.randrange(110, STEPS // 2))  # of 4 ranks, and saved
+            self.check_loss(f"run{number}", random.choice(self.hosts.names), random.choice(("silent", "loud")), random.randrange(2 * EVERY + 5, STEPS // 2))  # of 4 ranks, and saved
             assert self.final(f"run{number}") == digest
 
     def check_loss(self, run, name, how, moment):
