@@ -10,7 +10,7 @@ from on_hosts import PLACES, OnHosts, words
 FOUR = {f"h{i + 1}": 1 for i in range(4)}
 LESS = words("run.steps=100", "eval.every_steps=0", "debug.trace=", "checkpoint.every_steps=0", "model.hidden=256", "batch.global=4")
 IN_GROUPS = words("reduce.order=batch", "parallel.sharding_group=2")
-SHORT, LONG = 4, 14  # steps of two runs, whose difference is that of steps alone
+SHORT, LONG = 3, 9  # steps of two runs, whose difference is that of steps alone
 each_sharding = pytest.mark.parametrize("sharding", ("optimizer", "full"))
 
 
