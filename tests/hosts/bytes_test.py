@@ -16,6 +16,7 @@ each_sharding = pytest.mark.parametrize("sharding", ("optimizer", "full"))
 
 class Crossing(OnHosts):
     count = 4
+    numbers = itertools.count()  # of runs
 
     def planned(self, deck, *settings):
         """Bytes a step that the rank that receives most has from its host, and from the other of two."""
@@ -24,10 +25,10 @@ class Crossing(OnHosts):
         told = json.loads(done.stdout)["hosts"]
         return told["bytes_inside"], told["bytes_across"]
 
-    def counted(self, steps, places, deck, *settings, direction="rx", numbers=itertools.count()):
+    def counted(self, steps, places, deck, *settings, direction="rx"):
         """Bytes that each host receives or sends ("tx") in a run."""
         before = {name: self.hosts.bytes_of(name, direction) for name in places}
-        self.run_to_its_end(75, places, deck, *settings, "--set", f"checkpoint.dir={next(numbers)}", "--stop-at", str(steps))
+        self.run_to_its_end(75, places, deck, *settings, "--set", f"checkpoint.dir={next(self.numbers)}", "--stop-at", str(steps))
         return {name: self.hosts.bytes_of(name, direction) - before[name] for name in places}
 
     def share(self, planned, names, *run, **options):
