@@ -11,7 +11,7 @@ cd "$(dirname "$0")/../.."
 here=jobscripts/debian
 step() { printf '\n[%s] %s\n' "$preset" "$*"; }
 
-step "packages"; $here/install-deps.sh $(case $preset in arm64 | clang) echo "--$preset" ;; esac)
+step "packages"; $here/install-deps.sh $(case $preset in arm64 | clang | openmpi) echo "--$preset" ;; esac)
 if [ "$preset" = arm64 ]; then step "libraries for arm64"; $here/install-arm64-sysroot.sh; fi
 case $preset in
   v2 | v3 | v4 | clang | openmpi) kokkos=host ;;

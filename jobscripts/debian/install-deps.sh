@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Installs the missing ones of the Debian packages that Tessera is built and tested with, without questions.
-#   install-deps.sh [--slurm] [--clang] [--arm64] [--prose]   --slurm: also a Slurm of one machine, for the job scripts, and networks of simulated hosts
+#   install-deps.sh [--slurm] [--clang] [--arm64] [--openmpi] [--prose]   --slurm: also a Slurm of one machine, for the job scripts, and networks of simulated hosts
 #                                                             --clang: also the compiler of preset clang, and its OpenMP
 #                                                             --arm64: also a cross compiler for 64-bit Arm, and qemu
+#                                                             --openmpi: also Open MPI and its HDF5
 #                                                             --prose: also the text of inputs/prose
 set -euo pipefail
 packages=(build-essential ca-certificates ccache cmake git ninja-build pkg-config
@@ -16,8 +17,9 @@ for argument in "$@"; do
     --slurm) packages+=(slurm-wlm munge iproute2) ;;
     --clang) packages+=(clang-22 libomp-22-dev) ;;
     --arm64) packages+=(g++-aarch64-linux-gnu qemu-user) ;;
+    --openmpi) packages+=(openmpi-bin libopenmpi-dev libhdf5-openmpi-dev) ;;
     --prose) packages+=(bible-kjv) ;;
-    *) echo "install-deps.sh: unknown argument '$argument' (--slurm, --clang, --arm64, --prose)" >&2; exit 2 ;;
+    *) echo "install-deps.sh: unknown argument '$argument' (--slurm, --clang, --arm64, --openmpi, --prose)" >&2; exit 2 ;;
   esac
 done
 say() { echo "[deps] $*"; }

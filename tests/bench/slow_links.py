@@ -18,7 +18,7 @@ import sys
 import tempfile
 
 HERE = os.path.dirname(os.path.realpath(__file__))
-sys.path.insert(0, os.path.join(HERE, "../hosts"))
+sys.path[:0] = [os.path.join(HERE, "../hosts"), os.path.join(HERE, "../harness")]
 from hosts import Hosts, impossible  # noqa: E402
 
 PLACES = {"h1": 2, "h2": 2}

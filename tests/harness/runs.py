@@ -1,5 +1,6 @@
 """Small runs in a temporary folder, under the launcher or by job scripts."""
 import concurrent.futures
+import contextlib
 import fcntl
 import json
 import os
@@ -86,15 +87,15 @@ class Paced:
 class InFolder:
     """A test with a temporary folder that holds a corpus."""
 
-    def setup_method(self, _=None):  # the method, which pytest gives classes of unittest
+    def setup_method(self):
         self.write("corpus.txt", CORPUS)
 
     def path(self, *names):
         return os.path.join(self.folder, *names)
 
-    def write(self, name, text):
-        with open(self.path(name), "w", encoding="utf-8") as file:
-            file.write(text)
+    def write(self, name, content):
+        with open(self.path(name), "wb") as file:
+            file.write(content if isinstance(content, bytes) else content.encode())
         return self.path(name)
 
     def read(self, *names):
@@ -105,11 +106,26 @@ class InFolder:
         """Objects of the complete lines; the last row may be incomplete."""
         return [json.loads(line) for line in self.read(*names).splitlines(keepends=True) if line.endswith("\n")]
 
+    def steps_done(self, directory):
+        """So far, as metrics.jsonl says; 0 before it exists."""
+        with contextlib.suppress(OSError):
+            return len(self.json_lines(directory, "metrics.jsonl"))
+        return 0
+
+    def tool(self, code, verb, *arguments, **options):
+        done = subprocess.run([self.tessera, "checkpoint", verb, *arguments, "--json"], capture_output=True, text=True, timeout=PATIENCE,
+                              cwd=self.folder, **options)
+        assert done.returncode == code, (verb, arguments, done.stdout, done.stderr)
+        return json.loads(done.stdout) if done.stdout else done.stderr
+
+    def final(self, directory):
+        return self.tool(0, "inspect", directory)["content_digest"]
+
 
 class Jobs(InFolder):
     """Runs of deck.yaml by the job scripts."""
 
-    def setup_method(self, _=None):
+    def setup_method(self):
         super().setup_method()
         self.write("deck.yaml", JOB_DECK)
 
@@ -161,12 +177,6 @@ class Runs(InFolder):
             assert reductions[step] == 2 * reductions[step - 1], path
         return rows
 
-    def tool(self, code, verb, *arguments):
-        done = subprocess.run([self.tessera, "checkpoint", verb, *arguments, "--json"], capture_output=True, text=True, timeout=PATIENCE,
-                              cwd=self.folder)
-        assert done.returncode == code, (verb, arguments, done.stdout, done.stderr)
-        return json.loads(done.stdout) if done.stdout else done.stderr
-
     def check_each(self, check, cases, jobs=1, tell=False):
         """check(case) for each case, `jobs` side by side; fails with all that failed."""
         failures, done = [], 0
@@ -187,6 +197,3 @@ class Runs(InFolder):
         rows = self.json_lines(directory, "metrics.jsonl")
         assert [row["step"] for row in rows] == list(range(1, steps + 1))
         return [(row["loss"], row.get("eval_loss"), row["grad_norm"], row["lr"]) for row in rows]
-
-    def final(self, directory):
-        return self.tool(0, "inspect", directory)["content_digest"]

@@ -9,10 +9,9 @@ import sys
 import time
 import uuid
 
-HERE = os.path.dirname(os.path.realpath(__file__))
-sys.path.insert(0, os.path.join(HERE, "../harness"))
-import processes  # noqa: E402
+import processes
 
+HERE = os.path.dirname(os.path.realpath(__file__))
 NETWORK = "10.77.0"
 NAMESPACES = ("-m", "-u", "-i", "-p", "-n")
 
@@ -125,7 +124,8 @@ class Hosts(contextlib.ExitStack):
         self.inside("login", "ip", "link", "set", name, "master", "br0", "up")
         self.inside(name, "ip", "addr", "add", self.address(name) + "/24", "dev", "eth0")
         self.inside(name, "ip", "link", "set", "lo", "up")
-        self.inside(name, "ip", "link", "set", "eth0", "up")
+        card = f"02:00:00:00:00:{self.names.index(name) + 1:02x}"  # the same after a reboot, since the others remember it
+        self.inside(name, "ip", "link", "set", "eth0", "address", card, "up")
 
     def lay_cable(self, name):
         words = ("nsenter", "-t", str(self.pids["login"]), "-n", sys.executable, os.path.join(HERE, "cable.py"), name, str(self.pids[name]))

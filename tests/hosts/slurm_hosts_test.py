@@ -2,20 +2,20 @@
 
 TESSERA_SOAK_LOSSES=N: so many lost hosts, by default 1.
 """
-import contextlib
 import json
 import os
 import random
 import subprocess
-import unittest
+
+import pytest
 
 import runs
 import slurm
 from hosts import Hosts, impossible
 
-STEPS = 600
-SETTINGS = ("--set", "reduce.order=batch", "--set", f"run.steps={STEPS}", "--set", "checkpoint.every_steps=50", "--set", "batch.micro=1",
-            "--set", "comm.timeout_s=10")
+STEPS, EVERY = 160, 20
+SETTINGS = ("--set", "reduce.order=batch", "--set", f"run.steps={STEPS}", "--set", f"checkpoint.every_steps={EVERY}", "--set", "batch.micro=1",
+            "--set", "comm.timeout_s=5")
 SCRIPT = os.path.join(runs.JOBSCRIPTS, "slurm", "train.sbatch")
 
 
@@ -33,13 +33,14 @@ class Nodes:
         return self.hosts.words(node or "login")
 
 
-class OnSlurm(runs.Jobs, unittest.TestCase):
-    def setUp(self):
+class OnSlurm(runs.Jobs):
+    def setup_method(self):
+        super().setup_method()
         if why := impossible(self.launcher) or slurm.missing():
-            self.skipTest(why)
-        self.hosts = self.enterContext(Hosts(self.folder, 2))
+            pytest.skip(why)
+        self.hosts = self.at_end.enter_context(Hosts(self.folder, 2))
         os.mkdir(self.path("slurm"))
-        self.slurm = self.enterContext(slurm.Slurm(self.path("slurm"), cpus=2, where=Nodes(self.hosts)))
+        self.slurm = self.at_end.enter_context(slurm.Slurm(self.path("slurm"), cpus=2, where=Nodes(self.hosts)))
 
     def submit(self, name, *options, **environment):
         return self.slurm.submit(*options, "--time=60", SCRIPT, "deck.yaml", *SETTINGS, "--set", f"checkpoint.dir={name}", folder=self.folder,
@@ -49,43 +50,25 @@ class OnSlurm(runs.Jobs, unittest.TestCase):
         """Waits for the job's end, which must be a sound one; returns Slurm's fields and the job's log."""
         about = self.slurm.ended(job)
         log = self.read(os.path.basename(about["StdOut"]))
-        self.assertEqual((about["JobState"], about["ExitCode"]), ("COMPLETED", "0:0"), log[-3000:])
+        assert (about["JobState"], about["ExitCode"]) == ("COMPLETED", "0:0"), log[-3000:]
         return about, log
-
-    def digest(self, directory):
-        done = subprocess.run([self.tessera, "checkpoint", "inspect", self.path(directory), "--json"], capture_output=True, text=True, timeout=300)
-        self.assertEqual(done.returncode, 0, done.stderr)
-        return json.loads(done.stdout)["content_digest"]
 
     def whole(self):
         """Digest of the run that one rank makes by itself."""
         done = subprocess.run([self.launcher, "-n", "1", self.tessera, "train", "deck.yaml", *SETTINGS, "--set", "checkpoint.dir=whole"],
                               cwd=self.folder, capture_output=True, text=True, timeout=600)
-        self.assertEqual(done.returncode, 0, done.stderr)
-        return self.digest("whole")
-
-    def steps_done(self, directory):
-        with contextlib.suppress(OSError):
-            return len(self.rows(directory))
-        return 0
-
-    def brought_back(self, name):
-        self.hosts.boot(name)
-        self.slurm.start_node(name)
-        def idle():
-            self.slurm.ask("scontrol", "update", f"NodeName={name}", "State=RESUME", check=False)
-            return self.slurm.ask("sinfo", "--noheader", "--format=%t", check=False) == "idle"
-        slurm.until(120, f"{name} again", idle)
+        assert done.returncode == 0, done.stderr
+        return self.final("whole")
 
     def test_jobs_over_two_hosts(self):
         digest = self.whole()
         self.ended(self.submit("two", "--nodes=2", "--ntasks=4"))
-        self.assertEqual(self.rows("two")[-1]["ranks"], 4)
-        self.assertEqual(len(json.loads(self.read("two", "run.json"))["hosts"]), 2)
-        self.assertEqual(self.digest("two"), digest)
+        assert self.rows("two")[-1]["ranks"] == 4
+        assert len(json.loads(self.read("two", "run.json"))["hosts"]) == 2
+        assert self.final("two") == digest
         for number in range(int(os.environ.get("TESSERA_SOAK_LOSSES", 1))):
-            self.check_loss(f"run{number}", random.choice(self.hosts.names), random.choice(("silent", "loud")), random.randrange(110, STEPS // 2))  # of 4 ranks, and saved
-            self.assertEqual(self.digest(f"run{number}"), digest)
+            self.check_loss(f"run{number}", random.choice(self.hosts.names), random.choice(("silent", "loud")), random.randrange(2 * EVERY + 5, STEPS // 2))  # of 4 ranks, and saved
+            assert self.final(f"run{number}") == digest
 
     def check_loss(self, run, name, how, moment):
         """A job that may have one node or two, of which one is lost at a step, ends on the other."""
@@ -97,6 +80,7 @@ class OnSlurm(runs.Jobs, unittest.TestCase):
             self.hosts.link(name, "down")
         self.hosts.kill(name)
         about, log = self.ended(job)
-        self.assertGreaterEqual(int(about["Restarts"]), 1, (what, log[-3000:]))
-        self.assertEqual([row["ranks"] for row in self.rows(run)][::STEPS - 1], [4, 2], what)
-        self.brought_back(name)
+        assert int(about["Restarts"]) >= 1, (what, log[-3000:])
+        assert [row["ranks"] for row in self.rows(run)][::STEPS - 1] == [4, 2], what
+        self.hosts.boot(name)
+        self.slurm.brought_back(name)

@@ -18,6 +18,8 @@ import tempfile
 import h5py
 import numpy
 
+import runs
+
 GOLDENS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "oracle", "hf")
 DECK = """schema_version: 1
 run: {name: small, steps: 8, threads: 1}
@@ -57,40 +59,25 @@ def text(value):
     return value.decode() if isinstance(value, bytes) else value
 
 
-class Conversions:
+class Conversions(runs.InFolder):
     @classmethod
     def setup_class(cls):
         """One run for all: trained to the end in `a`, and stopped in the middle in `b`."""
         cls.folder = cls.at_class_end.enter_context(tempfile.TemporaryDirectory(prefix="tessera-convert-"))
-        with open(os.path.join(cls.folder, "corpus.txt"), "w") as file:
-            file.write("".join(f"the {i * 7919 % 113} tiles of the {i % 17} mosaics\n" for i in range(400)))
-        for name, stop in (("a", []), ("b", ["--stop-at", "4"])):
-            cls.train(75 if stop else 0, name, *stop)
+        made = cls()
+        made.setup_method()
+        made.train(0, "a")
+        made.train(75, "b", "--stop-at", "4")
 
-    @classmethod
-    def train(cls, code, name, *arguments, deck=DECK):
-        path = os.path.join(cls.folder, name + ".yaml")
-        with open(path, "w") as file:
-            file.write(deck.replace("DIR", os.path.join(cls.folder, name)))
-        done = subprocess.run([cls.launcher, "-n", "2", cls.tessera, "train", path, *arguments], capture_output=True, text=True,
-                              timeout=3000, cwd=cls.folder, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    def train(self, code, name, *arguments, deck=DECK):
+        path = self.write(name + ".yaml", deck.replace("DIR", self.path(name)))
+        done = subprocess.run([self.launcher, "-n", "2", self.tessera, "train", path, *arguments], capture_output=True, text=True,
+                              timeout=3000, cwd=self.folder, env={**os.environ, "OMP_NUM_THREADS": "1"})
         assert done.returncode == code, (arguments, done.returncode, done.stdout[-2000:], done.stderr)
         return done.stdout + done.stderr
 
-    def tool(self, code, verb, *arguments, **options):
-        done = subprocess.run([self.tessera, "checkpoint", verb, *arguments, "--json"], capture_output=True, text=True,
-                              timeout=300, cwd=self.folder, **options)
-        assert done.returncode == code, (verb, arguments, done.stdout, done.stderr)
-        return json.loads(done.stdout) if done.stdout else done.stderr
-
     def convert(self, *arguments):
         return self.tool(0, "convert", *arguments)
-
-    def path(self, *parts):
-        return os.path.join(self.folder, *parts)
-
-    def digest(self, name):
-        return self.tool(0, "inspect", name)["content_digest"]
 
     def weights(self, name):
         """{canonical name: values} of a checkpoint, by h5py alone."""
@@ -104,23 +91,23 @@ class Conversions:
 
     def test_layouts_and_a_run_that_goes_on(self):
         report = self.convert("b", "discrete", "--experts", "discrete")
-        assert report["content_digest"] == self.digest("b")
+        assert report["content_digest"] == self.final("b")
         assert (report["step"], report["dtype"], report["expert_layout"], report["to"]) == (4, "fp32", "discrete", "tessera")
         assert self.tool(0, "verify", "discrete") == {"ok": True, "failures": []}
         assert self.tool(0, "inspect", "discrete")["expert_layout"] == "discrete"
         assert self.tool(0, "diff", "discrete", "b")["equal"] == True
         with h5py.File(self.path("discrete", "optimizer.h5")) as file:
             assert file["adamw/v/layers.1.moe.experts.3.down.weight"].shape == (32, 48)
-            assert text(file["provenance"].attrs["parent_digest"]) == self.digest("b")
+            assert text(file["provenance"].attrs["parent_digest"]) == self.final("b")
         self.convert("discrete", "single", "--experts", "single")
-        assert self.digest("single") == self.digest("b")
+        assert self.final("single") == self.final("b")
         with open(self.path("single", "deck.yaml")) as one, open(self.path("b", "step_00000004", "deck.yaml")) as other:
             assert one.read() == other.read()
         # A run resumed from a converted checkpoint equals the run that never stopped.
         for source in ("discrete", "single"):
             out = self.train(0, f"from_{source}", "--resume", self.path(source))
             assert "resumed from" in out
-            assert self.digest(f"from_{source}") == self.digest("a")
+            assert self.final(f"from_{source}") == self.final("a")
 
     def test_weights_alone(self):
         report = self.convert("a", "weights", "--weights-only")
@@ -128,7 +115,7 @@ class Conversions:
         assert self.tool(0, "verify", "weights")["ok"] == True
         inspected = self.tool(0, "inspect", "weights")
         assert (inspected["step"], inspected["optimizer"], inspected["content_digest"]) == (8, {}, report["content_digest"])
-        assert report["content_digest"] != self.digest("a")
+        assert report["content_digest"] != self.final("a")
         whole = {tensor["name"]: tensor["digest"] for tensor in self.tool(0, "inspect", "a")["tensors"]}
         assert {tensor["name"]: tensor["digest"] for tensor in inspected["tensors"]} == whole
         self.train(5, "not_resumed", "--resume", self.path("weights"))
@@ -136,7 +123,7 @@ class Conversions:
         assert {without[name] for name in without if name.startswith("/adamw/")} == {None}
         assert {without["/model/" + name] for name in whole} == {0.0}
         self.convert("weights", "again", "--experts", "discrete")
-        assert self.digest("again") == report["content_digest"]
+        assert self.final("again") == report["content_digest"]
         # A new run starts from the converted weights.
         start = DECK.replace("every_steps: 4", "init_from: " + self.path("weights")).replace("steps: 8", "steps: 0")
         self.train(0, "started", deck=start)
@@ -237,7 +224,7 @@ class Conversions:
         self.train(75, "deep_b", "--stop-at", "4", deck=deep)
         self.convert("deep_b", "deep_discrete", "--experts", "discrete")
         self.train(0, "deep_on", "--resume", self.path("deep_discrete"), deck=deep)
-        assert self.digest("deep_on") == self.digest("deep")
+        assert self.final("deep_on") == self.final("deep")
         self.convert("deep", "deep_narrow", "--dtype", "bf16")
         types = {tensor["name"]: tensor["dtype"] for tensor in self.tool(0, "inspect", "deep_narrow")["tensors"]}
         counted = ["layers.1.moe.router.bias", "layers.1.moe.router.load"]

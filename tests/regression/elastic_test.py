@@ -5,8 +5,6 @@ run that lost nothing.
 
 TESSERA_ELASTIC=N: so many moments, by default 3, one of each kind; TESSERA_SEED: others.
 """
-import contextlib
-import json
 import os
 import random
 import signal
@@ -45,24 +43,6 @@ class Elastic(Jobs):
         if kind != "rank":
             self.slurm.slurmd[node].kill()
 
-    def digest(self, directory):
-        done = subprocess.run([self.tessera, "checkpoint", "inspect", directory, "--json"], cwd=self.folder, capture_output=True, text=True,
-                              timeout=300)
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout)["content_digest"]
-
-    def steps_done(self, directory):
-        with contextlib.suppress(OSError):
-            return len(self.rows(directory))
-        return 0
-
-    def brought_back(self, node):
-        self.slurm.start_node(node)
-        def idle():
-            self.slurm.ask("scontrol", "update", f"NodeName={node}", "State=RESUME", check=False)
-            return self.slurm.ask("sinfo", "--noheader", "--format=%t", check=False) == "idle"
-        slurm.until(120, f"{node} again", idle)
-
     def test_jobs_that_lose_ranks_and_nodes(self):
         whole = subprocess.run([self.launcher, "-n", "1", self.tessera, "train", "deck.yaml", *SETTINGS, "--set", "checkpoint.dir=whole"], cwd=self.folder,
                                capture_output=True, text=True, timeout=600)
@@ -80,9 +60,9 @@ class Elastic(Jobs):
             log = self.read(os.path.basename(about["StdOut"]))
             assert (about["JobState"], about["ExitCode"]) == ("COMPLETED", "0:0"), (what, log[-3000:])
             assert int(about["Restarts"]) >= 1, (what, log[-3000:])
-            assert self.digest(name) == self.digest("whole"), what
+            assert self.final(name) == self.final("whole"), what
             ranks = [row["ranks"] for row in self.rows(name)]
             assert ranks[0] == 2, what
             print(f"{what}: {about['Restarts']} restarts, ended on {ranks[-1]} ranks", flush=True)
             if kind != "rank":
-                self.brought_back(node)
+                self.slurm.brought_back(node)

@@ -165,6 +165,14 @@ class Slurm:
     def start_node(self, name):
         self.slurmd[name] = self.daemon(name, "slurmd", "-D", "-N", name)
 
+    def brought_back(self, name):
+        """Starts the daemon of a node that was lost; returns when jobs may have the node."""
+        self.start_node(name)
+        def idle():
+            self.ask("scontrol", "update", f"NodeName={name}", "State=RESUME", check=False)
+            return self.ask("sinfo", "--noheader", "--format=%t", check=False) == "idle"
+        until(120, f"{name} again", idle)
+
     def daemon(self, node, *command):
         log = open(self.path(command[0] + ".out"), "wb")
         self.daemons.append(subprocess.Popen((*self.where.words(node), *command), env=self.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log))

@@ -49,12 +49,6 @@ class SlurmJobs(Jobs):
         assert (about["JobState"], about["ExitCode"]) == (state, f"{code}:0"), log[-3000:]
         return log
 
-    def digest(self, directory):
-        done = subprocess.run([self.tessera, "checkpoint", "inspect", directory, "--json"], cwd=self.folder, capture_output=True,
-                              text=True, timeout=300)
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout)["content_digest"]
-
     def ranks(self, job, **variables):
         return processes.find(self.tessera, SLURM_JOB_ID=job, **variables)
 
@@ -81,7 +75,7 @@ class SlurmJobs(Jobs):
         first = [row["step"] for row in self.rows("run") if row["restart"] == 0]
         assert 0 < len(first) < 400
         assert [row["step"] for row in self.rows("run")] == list(range(1, 401))
-        assert self.digest("run") == self.digest("whole")
+        assert self.final("run") == self.final("whole")
 
     def test_a_job_queues_again_so_often_and_no_more(self):
         job = self.train("--set", "run.steps=1000000", "--time-limit", "00:00:05", TESSERA_RESTARTS="1")
@@ -115,7 +109,7 @@ class SlurmJobs(Jobs):
         job = self.started("--set", "run.steps=1000000")
         self.slurm.ask("scancel", "--signal=INT", job)
         assert "stopped as asked (SIGINT): not queued again" in self.ended(job, "COMPLETED", 0)
-        assert self.digest("run")
+        assert self.final("run")
 
     def test_a_job_whose_rank_is_killed_queues_again_and_goes_on_from_its_last_step(self):
         trace = Paced(self.path("trace"))
@@ -152,7 +146,7 @@ class SlurmJobs(Jobs):
         job = self.started("--set", "run.steps=1000000", TESSERA_RESTARTS="0")
         self.slurm.ask("scancel", "--batch", "--signal=USR1", job)
         self.ended(job, "FAILED", 75)
-        assert self.digest("run")
+        assert self.final("run")
 
     def test_what_is_cancelled_saves_and_stays_cancelled(self):
         job = self.started("--set", "run.steps=1000000")
@@ -161,7 +155,7 @@ class SlurmJobs(Jobs):
         assert (about["JobState"], about["Restarts"]) == ("CANCELLED", "0"), self.log(job)[-3000:]
         slurm.until(600, "the end of the script", lambda: not self.ranks(job))
         assert "queued again" not in self.log(job)
-        assert self.digest("run")
+        assert self.final("run")
 
     def test_ranks_that_start_as_jobs_of_one(self):
         """Of every kind of launch that this Slurm has (--mpi), that which suits the MPI library starts one run. With another only one

@@ -15,6 +15,7 @@ import time
 import pytest
 
 import processes
+import runs
 
 NOBODY = 65534
 TEXT = "".join(f"The quick brown fox number {i} jumps over the lazy dog.\n" for i in range(300))
@@ -38,26 +39,11 @@ def bits(rows):
     return [{key: value for key, value in row.items() if key not in ("step_ms", "tokens_per_s", "mfu", "time")} for row in rows]
 
 
-class Train:
+class Train(runs.InFolder):
     def setup_method(self):
         os.chmod(self.folder, 0o755)
-        self.write(TEXT, "corpus.txt")
-        self.write(DECK, "deck.yaml")
-
-    def path(self, *names):
-        return os.path.join(self.folder, *names)
-
-    def write(self, content, name):
-        with open(self.path(name), "wb") as file:
-            file.write(content if isinstance(content, bytes) else content.encode())
-        return self.path(name)
-
-    def read(self, *names):
-        with open(self.path(*names), encoding="utf-8") as file:
-            return file.read()
-
-    def rows(self, *names):
-        return [json.loads(line) for line in self.read(*names).splitlines()]
+        self.write("corpus.txt", TEXT)
+        self.write("deck.yaml", DECK)
 
     def command(self, ranks, settings, deck="deck.yaml"):
         return [self.launcher, "-n", str(ranks), self.tessera, "train", deck, *self.overrides(settings)]
@@ -121,7 +107,7 @@ class Runs(Train):
                 assert not [name for name in written if name.startswith(".") or name.endswith(".tmp")]
                 assert sum(name.startswith("events.out.tfevents.") for name in written) == 1
                 self.check_page(self.read("run", "report.html"))
-                self.check_rows(self.rows("run", "metrics.jsonl"))
+                self.check_rows(self.json_lines("run", "metrics.jsonl"))
                 self.check_record(ranks)
                 self.check_console(out)
                 self.check_exposure(ranks, out)
@@ -145,7 +131,7 @@ class Runs(Train):
     def test_the_share_of_a_peak_is_the_models_flops_over_time(self):
         self.trained(2, run__mfu_peak="0.001")
         flops = self.planned(2)["model_flops_per_step"]
-        for row in self.rows("run", "metrics.jsonl"):
+        for row in self.json_lines("run", "metrics.jsonl"):
             share = flops / (1e-3 * row["step_ms"] * 2 * 1e9)
             assert abs(row["mfu"] / share - 1) <= 1e-3
 
@@ -195,34 +181,34 @@ class Runs(Train):
         self.trained(2, optimizer__lr="0.02")
         once = self.read("run", "deck.resolved.yaml")
         assert "  lr: 0.02  # override\n" in once
-        first = self.rows("run", "metrics.jsonl")
+        first = self.json_lines("run", "metrics.jsonl")
         done = self.launch(2, deck="run/deck.resolved.yaml", checkpoint__dir="again")
         assert done.returncode == 0, done.stderr
         values = [[line.split("  # ")[0] for line in text.splitlines() if "  dir: " not in line]
                   for text in (once, self.read("again", "deck.resolved.yaml"))]
         assert values[0] == values[1]
-        assert bits(self.rows("again", "metrics.jsonl")) == bits(first)
+        assert bits(self.json_lines("again", "metrics.jsonl")) == bits(first)
 
     def test_the_same_run_gives_the_same_bits(self):
         for ranks in (1, 2, 3):
             for name in ("a", "b"):
                 self.trained(ranks, checkpoint__dir=name)
-            assert bits(self.rows("a", "metrics.jsonl")) == bits(self.rows("b", "metrics.jsonl"))
+            assert bits(self.json_lines("a", "metrics.jsonl")) == bits(self.json_lines("b", "metrics.jsonl"))
 
     def test_threads_give_the_same_loss(self):
         self.trained(1)
-        one = self.rows("run", "metrics.jsonl")
+        one = self.json_lines("run", "metrics.jsonl")
         done = subprocess.run(self.command(1, {"checkpoint.dir": "two"}), capture_output=True, timeout=300,
                               cwd=self.folder, env={**os.environ, "OMP_NUM_THREADS": "2"})
         assert (done.returncode, done.stderr) == (0, b"")
-        for a, b in zip(one, self.rows("two", "metrics.jsonl"), strict=True):
+        for a, b in zip(one, self.json_lines("two", "metrics.jsonl"), strict=True):
             assert abs(a["loss"] - b["loss"]) <= 0.02
 
     def test_a_clip_of_0_clips_nothing(self):
         self.trained(1)
-        clipped = self.rows("run", "metrics.jsonl")
+        clipped = self.json_lines("run", "metrics.jsonl")
         self.trained(1, optimizer__clip=0)
-        free = self.rows("run", "metrics.jsonl")
+        free = self.json_lines("run", "metrics.jsonl")
         assert {row["clip_coef"] for row in free} == {1}
         assert clipped[0]["clip_coef"] < 1
         assert (free[0]["loss"], free[0]["grad_norm"]) == (clipped[0]["loss"], clipped[0]["grad_norm"])
@@ -247,7 +233,7 @@ class Runs(Train):
         done = self.launch(1, data__eval_fraction="0")
         assert "no evaluation: data.eval_fraction 0" in done.stderr
         assert "nan" not in done.stdout
-        assert not any("eval_loss" in row for row in self.rows("run", "metrics.jsonl"))
+        assert not any("eval_loss" in row for row in self.json_lines("run", "metrics.jsonl"))
 
     def test_a_key_without_effect_is_told_of_and_allowed(self):
         done = self.launch(2, optimizer__decay_steps=3)
@@ -272,15 +258,14 @@ class Runs(Train):
         return {name: int(size) for name, size in re.findall(r"^  (\w+) +(\d+) bytes$", text, re.MULTILINE)}
 
     def test_a_mixture_learns_in_the_memory_that_was_planned(self):
-        self.write(DECK.replace("seq_len: 32", "seq_len: 32, norm: rms, activation: swiglu, moe: {experts: 4, top_k: 2}"),
-                   "mixture.yaml")
+        self.write("mixture.yaml", DECK.replace("seq_len: 32", "seq_len: 32, norm: rms, activation: swiglu, moe: {experts: 4, top_k: 2}"))
         for ranks, compute in itertools.product((1, 2, 4), ("bf16", "fp32")):
             with self.subtests.test(ranks=ranks, compute=compute):
                 plan = self.planned(ranks, deck="mixture.yaml", precision__compute=compute)
                 out = self.trained(ranks, deck="mixture.yaml", precision__compute=compute)
                 assert self.held(out) == plan["memory"]
                 assert "memory was asked for 0 times after the second step" in out
-                rows = self.rows("run", "metrics.jsonl")
+                rows = self.json_lines("run", "metrics.jsonl")
                 assert rows[-1]["loss"] < rows[0]["loss"] - 0.5
                 for row in rows:
                     assert 1 <= row["balance_loss"] < 4 and row["z_loss"] > 0, row
@@ -302,7 +287,7 @@ class Runs(Train):
                          if (c["group"], c["op"]) != (-1, "all_gather"))  # the report's sums are not traced
         assert bool(planned) == (ranks > 1)
         assert ("all_to_all" in {op for _, op, _ in planned}) == (ranks > 1)
-        trace = self.rows("trace.jsonl")
+        trace = self.json_lines("trace.jsonl")
         assert [row["step"] for row in trace] == [1, 2, 3, 4, 5, 6]
         for row in trace:
             assert sorted((c["group"], c["op"], c["bytes"]) for c in row["collectives"]) == planned
@@ -310,7 +295,7 @@ class Runs(Train):
     def test_a_trace_names_every_tensor(self):
         debug = {"debug__trace": "trace.jsonl", "debug__replica_hash_every": 1, "debug__spot_check_every": 1}
         assert self.held(self.trained(2, **debug)) == self.planned(2, **debug)["memory"]
-        for row in self.rows("trace.jsonl"):
+        for row in self.json_lines("trace.jsonl"):
             names = list(row["masters"])
             assert "layers.1.mlp.down.weight" in names
             assert len(names) == 29
@@ -343,9 +328,9 @@ class Refusals(Train):
     def test_the_corpus(self):
         self.refused_by_validate_too(5, "gone cannot be read: No such file or directory", data__root="gone")
         self.refused_by_validate_too(5, "*.md: fits no file below", "none: no such file below", data__files="[\"*.md\", \"*.txt\", none]")
-        self.write("", "empty.txt")
+        self.write("empty.txt", "")
         self.refused_by_validate_too(5, "the corpus is empty", data__files="[empty.txt]")
-        self.write("A short text of forty bytes, more or les", "short.txt")
+        self.write("short.txt", "A short text of forty bytes, more or les")
         self.refused_by_validate_too(5, "the corpus has 40 tokens, but model.seq_len 64 needs at least 130", data__files="[short.txt]",
                      model__seq_len=64)
 
@@ -356,13 +341,13 @@ class Refusals(Train):
 
     def test_token_files(self):
         tokens = {"data__kind": "tokens", "data__files": "[tokens.bin]", "sample__tokens": 0}
-        self.write(token_file(list(range(300)) * 4), "tokens.bin")
+        self.write("tokens.bin", token_file(list(range(300)) * 4))
         self.refused(3, "model.vocab", **tokens)
         self.refused(5, "tokens.bin: token 256 at position 256 is outside the vocabulary; model.vocab is 256 and must "
                      "be at least 300", model__vocab=256, **tokens)
         assert "step 6/6" in self.trained(2, model__vocab=300, **tokens)
         shutil.rmtree(self.path("run"))
-        self.write(token_file([1, 2, 3] * 100, magic=7), "tokens.bin")
+        self.write("tokens.bin", token_file([1, 2, 3] * 100, magic=7))
         self.refused(5, "tokens.bin: not a token file", model__vocab=256, **tokens)
 
     def test_a_batch_that_the_ranks_do_not_divide(self):
@@ -380,14 +365,14 @@ class Refusals(Train):
         bomb = "a: &a [x, x]\n" + "".join(f"b{i}: &b{i} [*a, *a]\n" for i in range(50))
         for name, text, said in (("empty", "", ":1:1: is empty"), ("binary", b"\x89PNG\r\n\x1a\n\x00\x01", ":"),
                                  ("nested", "a: " + "[" * 5000, ":"), ("bomb", bomb, ":1:1: run.steps: missing")):
-            self.write(text, name + ".yaml")
+            self.write(name + ".yaml", text)
             self.refused(3, name + ".yaml" + said, deck=name + ".yaml")
         self.refused(3, "gone.yaml: cannot be read: No such file or directory", deck="gone.yaml")
         os.mkdir(self.path("folder.yaml"))
         self.refused(3, "folder.yaml: is a folder", deck="folder.yaml")
         os.mkfifo(self.path("pipe.yaml"))
         self.refused(3, "pipe.yaml: is a pipe", deck="pipe.yaml")
-        os.truncate(self.write("", "huge.yaml"), 1 << 30)
+        os.truncate(self.write("huge.yaml", ""), 1 << 30)
         self.refused(3, "huge.yaml: is larger than 1 MiB", deck="huge.yaml")
 
     def test_a_wrong_command_line_is_told_by_one_rank_of_a_launch(self):
@@ -397,7 +382,7 @@ class Refusals(Train):
             assert (done.returncode, done.stderr.count("--not-an-option")) == (2, 1), (verb, done.stdout, done.stderr)
 
     def test_everything_that_is_wrong_with_a_deck_once(self):
-        self.write(DECK + "evaluation: {batches: 1}\n", "bad.yaml")
+        self.write("bad.yaml", DECK + "evaluation: {batches: 1}\n")
         self.refused(3, "bad.yaml:11:1: evaluation: unknown key, did you mean eval?",
                      "--set optimizer.lr=fast: optimizer.lr: fast is not a number", deck="bad.yaml",
                      optimizer__lr="fast")
@@ -415,7 +400,7 @@ class Refusals(Train):
             assert not os.path.exists(self.path("run"))
 
     def test_a_run_directory_that_is_none(self):
-        self.write("", "file")
+        self.write("file", "")
         self.refused_by_validate_too(4, "checkpoint.dir: ", "is a file", checkpoint__dir="file")
         self.refused_by_validate_too(4, "checkpoint.dir: ", "is a file", checkpoint__dir="file/below/it")
         assert os.path.getsize(self.path("file")) == 0
@@ -460,11 +445,11 @@ class Refusals(Train):
         assert self.read("deck.yaml") == DECK
 
     def test_a_file_that_is_evaluated_on_too(self):
-        self.write(DECK.replace("eval_fraction: 0.1", "eval_files: [corpus.txt]"), "deck.yaml")
+        self.write("deck.yaml", DECK.replace("eval_fraction: 0.1", "eval_files: [corpus.txt]"))
         self.refused_by_validate_too(3, "corpus.txt is trained on too: leave it out of data.files")
         for name, link in (("soft.txt", os.symlink), ("hard.txt", os.link)):
             link(self.path("corpus.txt"), self.path(name))
-            self.write(DECK.replace("eval_fraction: 0.1", f"eval_files: [{name}]"), "deck.yaml")
+            self.write("deck.yaml", DECK.replace("eval_fraction: 0.1", f"eval_files: [{name}]"))
             self.refused_by_validate_too(3, f"{name} is trained on too, as ")
 
     def test_a_file_that_is_no_text(self):
@@ -526,7 +511,7 @@ class Faults(Train):
             assert done.returncode == 4, (done.stdout, done.stderr)
             assert done.stderr.count("metrics.jsonl") == 1, done.stderr
             assert "No space left on device" in done.stderr
-            steps = [row["step"] for row in self.rows("disk", "run", "metrics.jsonl")]
+            steps = [row["step"] for row in self.json_lines("disk", "run", "metrics.jsonl")]
             assert steps == list(range(1, len(steps) + 1))
             assert len(steps) < 1000000
 
@@ -538,7 +523,7 @@ class Faults(Train):
             assert done.returncode == 6, (done.stdout, done.stderr)
             assert done.stderr.count("3 steps in a row") == 1, done.stderr
             assert "optimizer.max_skips" in done.stderr
-            rows = self.rows("run", "metrics.jsonl")
+            rows = self.json_lines("run", "metrics.jsonl")
             assert [row["skipped"] for row in rows[-4:]] == [False, True, True, True]
             assert rows[-1]["grad_norm"] is None
             page = self.read("run", "report.html")
