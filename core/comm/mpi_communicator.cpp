@@ -240,7 +240,7 @@ class MpiCommunicator final : public Communicator {
  private:
   /// Barriers stand for the flags of GPUs: memory may be written; it has been written.
   void move(Stream& stream, OperationSlot& slot, const DirectMove& rows) {
-    watch_.check(MPI_Ibarrier(comm_, slot.request()), slot.waiting);
+    watch_.check(MPI_Ibarrier(comm_, slot.request()), slot.waiting);  // mutation: rows_are_sent_unasked
     {
       const Region region(stream, RegionName::waiting);
       watch_.wait(slot.requests, slot.waiting);

@@ -46,7 +46,7 @@ struct ArrivalCounts {
   TESSERA_FN std::int64_t shift(std::int64_t source, std::int64_t expert) const {
     const std::int64_t held = shape.experts / shape.ranks;
     std::int64_t stands = offset(expert / held * held, expert % held), before = 0;
-    for (std::int64_t r = 0; r < source; ++r) stands += at(r, expert);
+    for (std::int64_t r = 0; r < source; ++r) stands += at(r, expert);  // mutation: rows_of_peers_overlap
     for (std::int64_t e = 0; e < expert; ++e) before += at(source, e);
     return stands - before;
   }

@@ -103,10 +103,8 @@ void expect_same(const Outcome& a, const Outcome& b, const std::string& what) {
   ASSERT_EQ(a.trace, b.trace) << what;
 }
 
-/// Digest over all ranks of every dataset of masters.
-std::vector<std::uint64_t> masters_of(const RunConfig& config) {
-  Trial run(config, 0);
-  run.training().initialise([](StateDict&) {});
+/// Digest over all ranks of every dataset of a run's state.
+std::vector<std::uint64_t> state_of(Trial& run) {
   const StateDict state = run.training().state();
   std::vector<std::uint64_t> sums;
   for (const StateTensor& tensor : state.tensors) {
@@ -117,6 +115,13 @@ std::vector<std::uint64_t> masters_of(const RunConfig& config) {
   }
   run.control().sum(sums.data(), static_cast<int>(sums.size()));
   return sums;
+}
+
+/// That of the masters with which a run begins, and of other state that is 0.
+std::vector<std::uint64_t> masters_of(const RunConfig& config) {
+  Trial run(config, 0);
+  run.training().initialise([](StateDict&) {});
+  return state_of(run);
 }
 
 /// The experts chosen on every rank of the world, slot by slot.
@@ -365,6 +370,27 @@ TEST(Experts, RowsInPeersMemoryHaveTheBitsOfAnExchange) {
       config.parallel.expert_room = static_cast<double>(p);
       expect_same(exchanged, outcome_of(config, true, 1000), "recomputed, discrete");
     }
+  }
+}
+
+// A trace observes steps from inside, so that none of the runs above is replayed.
+TEST(Experts, StepsInPeersMemoryAreOneGraph) {
+  if (ways().size() == 1) GTEST_SKIP() << "ranks that share a GPU do not reach each other's memory";
+  for (std::int64_t p : tried_groups()) {
+    RunConfig config = spread(mixture(Compute::bf16), p);
+    config.run.steps = 12;
+    const auto end_of = [&](ExpertRows way, bool graph) {
+      config.proof.expert_rows = way;
+      config.proof.graph = graph;
+      Trial run(config, 0);
+      EXPECT_EQ(run.train().size(), 12u);
+      const bool replayed = way == ExpertRows::peers && graph && run.mesh().on_streams();
+      EXPECT_EQ(run.training().engine().replays() > 0, replayed);
+      return state_of(run);
+    };
+    const auto exchanged = end_of(ExpertRows::exchange, true);
+    EXPECT_EQ(end_of(ExpertRows::peers, false), exchanged);
+    EXPECT_EQ(end_of(ExpertRows::peers, true), exchanged);
   }
 }
 

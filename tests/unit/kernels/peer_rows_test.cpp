@@ -154,8 +154,8 @@ struct Group {
     auto logits = uniform<A>(m * e, static_cast<std::uint64_t>(91 + r), -3, 3);
     for (std::size_t i = 0; i < logits.size(); ++i) {
       const std::int64_t expert = static_cast<std::int64_t>(i) % e;
-      if (c.load == Case::Load::first_rank && expert >= e / c.ranks) logits[i] -= A(100);
-      if (c.load == Case::Load::last_expert && expert + 1 == e) logits[i] += A(100);
+      if (c.load == Case::Load::first_rank && expert >= e / c.ranks) logits[i] -= A(8);
+      if (c.load == Case::Load::last_expert && expert + 1 == e) logits[i] += A(8);
     }
     Rank made;
     made.arena = Arena(static_cast<std::byte*>(memory.data), memory.bytes());
