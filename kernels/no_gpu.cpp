@@ -74,6 +74,7 @@ namespace tessera::moe {
 bool choose_experts(Stream&, const RouterShape&, const Routing&, const Tensor&, const Tensor&) { return false; }
 bool count_load(Stream&, const RouterShape&, const Routing&) { return false; }
 bool gather_rows(Stream&, const Tensor&, const Tensor&, const Routing&) { return false; }
+bool send_rows(Stream&, const Tensor&, const Tensor&, const Tensor&, const Routing&, const PeerRows&) { return false; }
 bool sum_slots(Stream&, const Tensor&, const Tensor&, const SlotSum&, const Routing&) { return false; }
 bool combine_backward(Stream&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Routing&) {
   return false;

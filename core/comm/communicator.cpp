@@ -77,6 +77,7 @@ std::int64_t Operation::bytes(int rank, int size) const {
 }
 
 void Operation::check(int rank, int size) const {
+  require(!direct || collective == Collective::exchange_rows, "Operation", "rows alone move directly");
   for (const Exchange& exchange : exchanges) check_exchange(collective, exchange, rank, size);
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -11,6 +12,8 @@
 #include "kernels/base/stream.hpp"
 
 namespace tessera {
+
+struct SharedMemory;
 
 enum class Collective : std::uint8_t {
   all_gather, all_to_all, exchange_rows, pass_on, all_reduce_max, all_reduce_sum
@@ -46,12 +49,23 @@ struct Exchange {
   std::span<std::byte* const> peers = {};
 };
 
+/// Kernels that move rows of an exchange_rows themselves, in memory that ranks have reached. `enqueue` puts them on the
+/// stream that it is given.
+struct DirectMove {
+  std::function<void(Stream&)> enqueue;
+  std::int64_t place = 0;  ///< of the rows in the reached memory, in bytes, which is to be the same on all ranks
+};
+
 /// One collective as `submit` sees it; `group` (a bucket group or -1) and `label` name it in records and errors.
 struct Operation {
   Collective collective = Collective::all_gather;
   std::span<const Exchange> exchanges;
   int group = -1;
   const char* label = "";
+  /// Of an exchange_rows, if not null: moves the rows, in place of the back end. It begins when all ranks of the group
+  /// have submitted and their streams have come so far. The Pending ends when the moves of all ranks have ended.
+  /// `exchanges` say what it moves on average; their tensors are not touched. submit() has called it when it returns.
+  const DirectMove* direct = nullptr;
   /// Bytes that this rank receives from the others. An all_reduce counts as its result, once.
   std::int64_t bytes(int rank, int size) const;
   /// Throws Error{internal} when counts, shapes or types are not as Exchange says. Every back end calls it first.
@@ -94,6 +108,11 @@ class Communicator {
   /// included. A back end whose ranks can write to each other's memory fills in Exchange::peers, and then moves them by
   /// copy engines. Same bits. The communicator must not outlive their memory. Collective over this group.
   virtual void open(std::span<Exchange* const> /*exchanges*/) {}
+
+  /// Addresses of every rank's `memory` in this process, for DirectMove; nothing, on all ranks, if a rank cannot reach
+  /// another's. As many bytes on each rank, which it may overwrite. The communicator must not outlive the memory. Waits.
+  /// Collective over this group.
+  virtual std::vector<std::byte*> reach(const SharedMemory& /*memory*/) { return {}; }
 
   /// Begins an operation behind the work that `stream` holds so far. Collective over this group.
   virtual Pending submit(Stream& stream, const Operation& operation) = 0;

@@ -88,6 +88,8 @@ CollectiveLog::Entry CollectiveLog::entry_of(const Operation& operation, const c
   const bool data = operation.collective == Collective::exchange_rows || line || !alike;
   if (!operation.exchanges.empty() && !line) entry.type = operation.exchanges.front().receive.type;
   const bool cut = operation.collective == Collective::all_gather || operation.collective == Collective::all_to_all;
+  // Ranks whose places differ have written into other memory than meant.
+  if (operation.direct) entry.cut = chained(entry.cut, static_cast<std::uint64_t>(operation.direct->place));
   for (const Exchange& exchange : operation.exchanges) {
     if (!line) entry.cut = chained(entry.cut, static_cast<std::uint64_t>(exchange.receive.type));
     if (data) continue;

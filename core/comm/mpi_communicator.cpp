@@ -2,13 +2,16 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <deque>
 #include <numeric>
 #include <vector>
 
+#include "core/comm/host_memory.hpp"
 #include "core/comm/mpi_control.hpp"
 #include "core/comm/mpi_counts.hpp"
 #include "core/comm/transfer.hpp"
 #include "core/comm/under_way.hpp"
+#include "core/device/region.hpp"
 #include "core/device/timeline.hpp"
 
 namespace tessera {
@@ -210,9 +213,24 @@ class MpiCommunicator final : public Communicator {
   const CollectiveLog* log() const override { return &back_end_->log(); }
   double busy() const override { return back_end_->busy(); }
 
-  Pending submit(Stream&, const Operation& operation) override {
+  std::vector<std::byte*> reach(const SharedMemory& memory) override {
+    const Waiting waiting{"the exchange of addresses", back_end_->log().noted(), ""};
+    return opened_.emplace_back(group_.place, memory, [&](std::span<const std::byte> mine) {
+      std::vector<std::byte> all(mine.size() * static_cast<std::size_t>(size()));
+      const int bytes = static_cast<int>(mine.size());
+      MPI_Request request = MPI_REQUEST_NULL;
+      watch_.check(MPI_Iallgather(mine.data(), bytes, MPI_BYTE, all.data(), bytes, MPI_BYTE, comm_, &request), waiting);
+      watch_.wait({&request, 1}, waiting);
+      return all;
+    }).addresses();
+  }
+
+  Pending submit(Stream& stream, const Operation& operation) override {
     operation.check(rank(), size());
-    return Pending(this, back_end_->begin(operation, group_, [&](OperationSlot& s) { start(s, operation); }));
+    return Pending(this, back_end_->begin(operation, group_, [&](OperationSlot& slot) {
+      if (operation.direct) move(stream, slot, *operation.direct);
+      else start(slot, operation);
+    }));
   }
 
  protected:
@@ -220,6 +238,18 @@ class MpiCommunicator final : public Communicator {
   void abandon(int slot) noexcept override { back_end_->complete(slot); }
 
  private:
+  /// Barriers stand for the flags of GPUs: memory may be written; it has been written.
+  void move(Stream& stream, OperationSlot& slot, const DirectMove& rows) {
+    watch_.check(MPI_Ibarrier(comm_, slot.request()), slot.waiting);  // mutation: rows_are_sent_unasked
+    {
+      const Region region(stream, RegionName::waiting);
+      watch_.wait(slot.requests, slot.waiting);
+    }
+    slot.requests.clear();
+    rows.enqueue(stream);
+    watch_.check(MPI_Ibarrier(comm_, slot.request()), slot.waiting);
+  }
+
   void start(OperationSlot& slot, const Operation& operation) {
     // Resized once for all exchanges, since MPI holds pointers into `ints` while later exchanges take their parts.
     slot.ints_taken = 0;
@@ -317,6 +347,7 @@ class MpiCommunicator final : public Communicator {
   std::int64_t most_;
   RankGroup group_;
   MPI_Comm comm_;
+  std::deque<HostMemory> opened_;
 };
 
 }  // namespace

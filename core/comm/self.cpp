@@ -42,8 +42,9 @@ class Planning final : public Immediate {
   int size() const override { return size_; }
   std::string name() const override { return "planning"; }
 
-  Pending submit(Stream&, const Operation& operation) override {
+  Pending submit(Stream& stream, const Operation& operation) override {
     operation.check(rank_, size_);
+    if (operation.direct) operation.direct->enqueue(stream);
     return Pending(this, 0);
   }
 

@@ -2,6 +2,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "core/comm/communicator.hpp"
 
@@ -20,6 +21,7 @@ class Wrapper : public Communicator {
   bool on_streams() const override { return inner_->on_streams(); }
   void replayed(const Event& end) override { inner_->replayed(end); }
   void open(std::span<Exchange* const> exchanges) override { inner_->open(exchanges); }
+  std::vector<std::byte*> reach(const SharedMemory& memory) override { return inner_->reach(memory); }
 
  protected:
   Communicator& inner() { return *inner_; }

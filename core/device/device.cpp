@@ -8,6 +8,7 @@
 #include <string>
 #include <system_error>
 
+#include "core/device/shared_pages.hpp"
 #include "core/device/timeline.hpp"
 #include "kernels/base/index.hpp"
 #include "kernels/base/large_pages.hpp"
@@ -33,16 +34,23 @@ DeviceBytes device_bytes(const Tensor& t) {
 
 std::string mib(std::int64_t bytes) { return std::to_string((bytes + (1 << 20) - 1) >> 20) + " MiB"; }
 
-/// Allocates a view of `bytes`. Throws std::system_error, with what is held already, if there is not enough memory.
+constexpr bool on_host = Kokkos::SpaceAccessibility<Kokkos::HostSpace, Space::memory_space>::accessible;
+
+/// What says that there is no memory for `bytes`, with what is held already.
+std::system_error no_memory(const char* what, std::int64_t bytes, const MemoryReport& held) {
+  return std::system_error(std::make_error_code(std::errc::not_enough_memory),
+                           mib(bytes) + " for " + what + " beside the " + mib(total(held)) +
+                               " that the rank holds (`tessera plan` shows what a run needs; use more ranks, a "
+                               "smaller batch.micro, recompute.mode full or sharding full)");
+}
+
+/// Allocates a view of `bytes`. Throws no_memory().
 template <class View>
 View taken(const char* what, std::int64_t bytes, const MemoryReport& held) {
   try {
     return View(Kokkos::view_alloc(Kokkos::WithoutInitializing, std::string(what)), static_cast<std::size_t>(bytes));
   } catch (const std::exception&) {
-    throw std::system_error(std::make_error_code(std::errc::not_enough_memory),
-                            mib(bytes) + " for " + what + " beside the " + mib(total(held)) +
-                                " that the rank holds (`tessera plan` shows what a run needs; use more ranks, a "
-                                "smaller batch.micro, recompute.mode full or sharding full)");
+    throw no_memory(what, bytes, held);
   }
 }
 
@@ -71,6 +79,7 @@ struct Device::State {
   bool measuring;
   Tape tape;
   std::vector<Bytes> blocks;
+  std::vector<SharedPages> shared;  ///< on the host
   std::vector<PinnedBytes> pinned;
   Stream compute;
   std::optional<Stream> communication, copies;  ///< on a GPU only; the host has one stream
@@ -80,19 +89,37 @@ struct Device::State {
   Timeline timeline;
   std::int64_t measured = Arena::alignment;  // the next address that a measuring device hands out
 
-  std::byte* allocate(Category category, std::int64_t bytes) {
-    const std::int64_t padded = std::max(round_up(bytes, Arena::alignment), Arena::alignment);
+  static std::int64_t padded(std::int64_t bytes) {
+    return std::max(round_up(bytes, Arena::alignment), Arena::alignment);
+  }
+  void count(Category category, std::int64_t bytes) {
     ++allocations;
+    memory[static_cast<std::size_t>(category)] += padded(bytes);
+  }
+
+  SharedMemory share(Category category, std::int64_t bytes) {
+    if (measuring || !on_host) return {{allocate(category, bytes), DType::u8, Shape{bytes}}};
+    try {
+      shared.emplace_back(padded(bytes));
+    } catch (const std::bad_alloc&) {
+      throw no_memory(name_of(category), bytes, memory);
+    }
+    count(category, bytes);
+    return {{shared.back().data(), DType::u8, Shape{bytes}}, shared.back().file()};
+  }
+
+  std::byte* allocate(Category category, std::int64_t bytes) {
+    const std::int64_t taking = padded(bytes);
     if (!measuring)  // over-allocates, since Kokkos aligns to 64 bytes only on the host
-      blocks.push_back(taken<Bytes>(name_of(category), padded + Arena::alignment, memory));
-    memory[static_cast<std::size_t>(category)] += padded;
+      blocks.push_back(taken<Bytes>(name_of(category), taking + Arena::alignment, memory));
+    count(category, bytes);
     if (measuring) {
       auto* address = reinterpret_cast<std::byte*>(measured);
-      measured += padded;
+      measured += taking;
       return address;
     }
-    if constexpr (Kokkos::SpaceAccessibility<Kokkos::HostSpace, Space::memory_space>::accessible)
-      ask_for_large_pages(blocks.back().data(), padded);  // else a step on the host takes 1.06 times as long
+    if constexpr (on_host)
+      ask_for_large_pages(blocks.back().data(), taking);  // else a step on the host takes 1.06 times as long
     const auto base = reinterpret_cast<std::int64_t>(blocks.back().data());
     return reinterpret_cast<std::byte*>(round_up(base, Arena::alignment));
   }
@@ -121,6 +148,8 @@ std::int64_t Device::host_waits() const {
 Tensor Device::allocate(Category category, DType type, Shape shape) {
   return {state_->allocate(category, shape.elements() * size_of(type)), type, shape};
 }
+
+SharedMemory Device::shared(Category category, std::int64_t bytes) { return state_->share(category, bytes); }
 
 Arena Device::arena(Category category, std::int64_t bytes) {
   if (measuring()) return Arena();

@@ -34,6 +34,12 @@ inline std::int64_t total(const MemoryReport& memory) {
 
 class Timeline;
 
+/// Memory that other ranks of this host may open: see Communicator::reach().
+struct SharedMemory {
+  Tensor bytes;   ///< u8
+  int file = -1;  ///< the file behind it, on the host; a GPU's needs none
+};
+
 /// One rank's execution and memory: four streams, every allocation of the model's and the step's memory, the
 /// transfers between host and device. One thread uses it.
 ///  compute: the model, the optimizer, and all else that has no stream of its own.
@@ -64,6 +70,8 @@ class Device {
   Tensor allocate(Category category, DType type, Shape shape);
   /// An arena of `bytes` of such memory; on a measuring device, an arena that measures.
   Arena arena(Category category, std::int64_t bytes);
+  /// Such memory that other ranks may open; like an allocation of as many bytes. Zero at first on the host.
+  SharedMemory shared(Category category, std::int64_t bytes);
   /// Bytes held per category, and the number of allocations.
   const MemoryReport& memory() const;
   std::int64_t allocations() const;

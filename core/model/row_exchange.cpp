@@ -72,6 +72,44 @@ RowExchange::RowExchange(Device& device, Communicator& group, std::int64_t exper
   for (std::int64_t r = 0; r < group.size(); ++r) row_begins_.push_back(r * experts);
 }
 
+void RowExchange::reach(const SharedMemory& memory) {
+  counts_ = device_.allocate(Category::staging, DType::i32, {group_.size(), row_counts_.front()});
+  distances_ = device_.allocate(Category::staging, DType::i64, {group_.size()});
+  all_counts_ = {{}, counts_, row_counts_, row_begins_};
+  if (device_.measuring()) return;
+  reached_ = static_cast<std::byte*>(memory.bytes.data);
+  const std::vector<std::byte*> all = group_.reach(memory);
+  if (all.empty())
+    throw Error(Exit::environment,
+                "proof.expert_rows: peers needs expert groups whose ranks reach each other's memory: GPUs of one host "
+                "with proof.copy_engines, or ranks on the CPUs of one host; use exchange");
+  std::vector<std::int64_t> distances;
+  for (std::byte* const theirs : all)
+    distances.push_back(reinterpret_cast<std::intptr_t>(theirs) - reinterpret_cast<std::intptr_t>(reached_));
+  device_.upload(device_.compute(), distances_, distances.data());
+  Exchange* const counts[] = {&all_counts_};
+  group_.open(counts);
+}
+
+void RowExchange::gather(Stream& stream, const ArrivalShape& shape) {
+  require(shape.ranks == group_.size() && shape.place == group_.rank(), "RowExchange", "is of another expert group");
+  group_.submit(stream, {Collective::all_gather, {&all_counts_, 1}, -1, "row counts"}).wait(stream);
+}
+
+Pending RowExchange::move(Stream& stream, const ArrivalShape& shape, std::span<const Tensor> rows, const char* label,
+                          const std::function<void(Stream&)>& kernels) {
+  const DispatchCounts even = even_counts(shape, DryRows::even);
+  cuts_.clear();
+  for (const Tensor& one : rows) cuts_.emplace_back(one.columns(), even.sent, even.received);
+  std::vector<Exchange> exchanges;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const Tensor share = rows[i].row_range(0, shape.share);
+    exchanges.push_back({share, share, cuts_[i].counts, cuts_[i].begins, cuts_[i].arrivals});
+  }
+  const DirectMove direct{kernels, static_cast<std::byte*>(rows.front().data) - reached_};
+  return group_.submit(stream, {Collective::exchange_rows, exchanges, -1, label, &direct});
+}
+
 Event RowExchange::gather(Stream& stream, const ArrivalShape& shape, const Tensor& counts) {
   require(shape.ranks == group_.size() && shape.place == group_.rank(), "RowExchange", "is of another expert group");
   const Exchange all{{}, counts, row_counts_, row_begins_};

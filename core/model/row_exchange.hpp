@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -30,6 +31,12 @@ class RowExchange {
   /// `experts` of each layer are divided among the ranks of `group`. Local.
   RowExchange(Device& device, Communicator& group, std::int64_t experts, DryRows dry = DryRows::most);
 
+  /// From now on rows move by kernels in `memory`, that of the arena in which layers place them, and counts stay on the
+  /// device. Throws Error{environment} on all ranks of the group if they cannot reach each other's. Allocates.
+  void reach(const SharedMemory& memory);
+  /// Whether the host waits for the counts of every layer.
+  bool waits() const { return !counts_; }
+
   /// All-gathers `counts` (i32 [ranks, experts] on the device), of which this rank has written its row, and copies them
   /// to the host. The event is the copy's end. Orders on `stream`.
   Event gather(Stream& stream, const ArrivalShape& shape, const Tensor& counts);
@@ -46,6 +53,15 @@ class RowExchange {
   Pending dispatch(Stream& stream, const DispatchCounts& counts, std::span<const Move> moves, const char* label);
   Pending combine(Stream& stream, const DispatchCounts& counts, const Move& move, const char* label);
 
+  /// With reach(): of all ranks, i32 [ranks, experts] on the device. This rank writes its row, gather() the others.
+  const Tensor& counts() const { return counts_; }
+  void gather(Stream& stream, const ArrivalShape& shape);
+  /// PeerRows::distances of tensors in the reached memory.
+  const Tensor& distances() const { return distances_; }
+  /// Moves rows by `kernels`, in tensors that all ranks have at the same place of the reached memory; as dispatch().
+  Pending move(Stream& stream, const ArrivalShape& shape, std::span<const Tensor> rows, const char* label,
+               const std::function<void(Stream&)>& kernels);
+
  private:
   /// Counts and displacements of one tensor of rows, in elements.
   struct Cut {
@@ -61,6 +77,9 @@ class RowExchange {
   DryRows dry_;
   std::span<std::byte> pinned_;                        ///< page-locked memory of the counts
   std::vector<std::int64_t> row_counts_, row_begins_;  ///< counts and displacements of the all-gather of counts
+  Tensor counts_, distances_;                          ///< empty without reach()
+  Exchange all_counts_;
+  std::byte* reached_ = nullptr;                       ///< this rank's memory
   std::vector<Cut> cuts_;                              ///< of the exchange under way, which reads them until it ends
 };
 

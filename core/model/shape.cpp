@@ -32,7 +32,8 @@ KeepRules keep_rules(const RecomputeConfig& config) {
   return rules;
 }
 
-MoeShape moe_shape(const MoeConfig& moe, const RankIn& group, double room) {
+MoeShape moe_shape(const RunConfig& config, const RankIn& group) {
+  const MoeConfig& moe = config.model.moe.value();
   const DType logits = moe.logits == RouterLogits::bf16 ? DType::bf16 : DType::f32;
   return {.experts = moe.experts,
           .top_k = moe.top_k,
@@ -41,7 +42,8 @@ MoeShape moe_shape(const MoeConfig& moe, const RankIn& group, double room) {
           .balance_coef = moe.balance_coef,
           .z_coef = moe.z_coef,
           .group = group,
-          .room = room,
+          .rows = config.proof.expert_rows,
+          .room = config.parallel.expert > 1 ? config.parallel.expert_room.get() : 0,
           .ffn = moe.ffn,
           .blocks = moe.blocks(),
           .shared_ffn = moe.shared_ffn,
@@ -95,8 +97,7 @@ GptShape GptShape::from(const RunConfig& config, const RankIn& experts) {
   shape.qk_norm = model.qk_norm;
   shape.qk_norm_over = model.qk_norm_over;
   shape.tied_head = model.tied_head;
-  if (const auto& moe = model.moe)
-    shape.moe = moe_shape(*moe, experts, config.parallel.expert > 1 ? config.parallel.expert_room.get() : 0);
+  if (model.moe) shape.moe = moe_shape(config, experts);
   shape.compute = config.precision.compute == Compute::bf16 ? DType::bf16 : DType::f32;
   shape.accumulation = config.precision.fuse_wgrad ? Accumulation::fused : Accumulation::unfused;
   shape.keep = keep_rules(config.recompute);

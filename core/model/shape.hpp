@@ -20,6 +20,7 @@ struct MoeShape {
   ExpertWeights weights = ExpertWeights::single;
   double balance_coef = 0, z_coef = 0;
   RankIn group = {};  ///< this rank in its expert group, whose ranks hold the experts between them
+  ExpertRows rows = ExpertRows::exchange;  ///< how they reach experts of other ranks of the group
   double room = 0;    ///< rows that this rank has room for / its even share M k; 0: enough for any routing
   std::int64_t ffn = 0;         ///< F of an expert
   MixtureBlocks blocks = {};    ///< those that have experts
@@ -33,6 +34,8 @@ struct MoeShape {
   /// The same as a number of slots, for sequences of T tokens; 0: no token is dropped.
   std::int64_t slots_of_sequence(std::int64_t length) const;
   std::int64_t held() const { return experts / group.size; }
+  /// Whether rows reach experts of other ranks in these ranks' memory.
+  bool by_peers() const { return group.size > 1 && rows == ExpertRows::peers; }
   std::int64_t first() const { return group.rank * held(); }  ///< first of the experts that this rank holds
   /// Shape of the rows that arrive at this rank, if each rank of the group has `tokens` tokens.
   ArrivalShape arrival(std::int64_t tokens, std::int64_t row_multiple) const;

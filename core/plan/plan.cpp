@@ -53,6 +53,7 @@ struct DryModel {
         memory(device, plan.ranks.world, plan.sizes, 0) {
     if (const auto& moe = plan.model.shape().moe; moe && moe->group.size > 1)
       exchange.emplace(device, mesh.experts(), moe->experts, rows);
+    if (exchange && plan.model.shape().moe->by_peers()) exchange->reach({});
   }
   DryModel(const DryModel&) = delete;
   DryModel& operator=(const DryModel&) = delete;
@@ -75,6 +76,7 @@ struct DryModel {
 double flops(const RunPlan& plan, const KeepRules& keep) {
   GptShape shape = plan.model.shape();
   shape.keep = keep;
+  if (shape.moe) shape.moe->rows = ExpertRows::exchange;  // as many rows as there is room for are not multiplied
   ParamRegistry same(treatment_rules(plan.config));
   DryModel dry(plan, DryRows::even);
   Gpt(same, shape).gradient(dry.pass(&dry.recorder), dry.micro_batch(plan.sizes.micro));

@@ -11,12 +11,24 @@ const StepPlan& planned_for(const StepPlan& plan, const Ranks& ranks) {
   return plan;
 }
 
+SharedMemory reached_by_peers(Device& device, const StepPlan& plan) {
+  const auto& moe = plan.model.shape().moe;
+  if (!moe || !moe->by_peers() || device.measuring()) return {};
+  return device.shared(Category::activations, plan.sizes.activation_bytes);
+}
+
+Arena arena_of(Device& device, const SharedMemory& reached, std::int64_t bytes) {
+  if (reached.bytes) return Arena(static_cast<std::byte*>(reached.bytes.data), bytes);
+  return device.arena(Category::activations, bytes);
+}
+
 }  // namespace
 
 BuiltModel::BuiltModel(Device& device, const StepPlan& plan, Mesh& mesh)
     : masters(device, planned_for(plan, mesh.ranks()).layout, plan.ranks),
       sync(device, plan.registry, plan.layout, plan.schedule, masters, mesh, plan.sync),
-      activations(device.arena(Category::activations, plan.sizes.activation_bytes)),
+      reached(reached_by_peers(device, plan)),
+      activations(arena_of(device, reached, plan.sizes.activation_bytes)),
       stream_(device.compute()),
       plan_(plan) {
   for (const Workspace& place : plan.sizes.workspaces) stream_.workspace(place.purpose, place.bytes);

@@ -23,6 +23,7 @@ class BuiltModel {
 
   Masters masters;
   ParamSync sync;
+  SharedMemory reached;  ///< that of `activations`, where ranks move rows in each other's; else empty
   Arena activations;
 
  private:

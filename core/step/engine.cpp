@@ -58,13 +58,14 @@ Engine::Engine(Device& device, const StepPlan& plan, Mesh& mesh)
       memory_(device, mesh.ranks().world, plan.sizes, std::ssize(optimizers_.counters())),
       repeated_(device, mesh) {
   if (plan.optimizer.ema > 0) average_.emplace(device, plan.layout, mesh.ranks(), plan.optimizer.ema);
-  if (const auto& moe = plan.model.shape().moe; moe && moe->group.size > 1)
-    exchange_.emplace(device, mesh.experts(), moe->experts);
+  const auto& moe = plan.model.shape().moe;
+  if (moe && moe->group.size > 1) exchange_.emplace(device, mesh.experts(), moe->experts);
   digests_ = device.allocate(Category::staging, DType::u64, {std::ssize(fresh_state().tensors)});
   for (int r = 0; r < mesh.world().size(); ++r) {
     sum_counts_.push_back(memory_.words_of_rank());
     sum_begins_.push_back(r * memory_.words_of_rank());
   }
+  if (moe && moe->by_peers()) exchange_->reach(built_.reached);
 }
 
 void Engine::initialise() {
@@ -175,7 +176,7 @@ double Engine::target_scale_of(const HostSequences& batch) const {
 
 bool Engine::replayable() const {
   const bool as_planned = !fault_ && !once_ && !redo_ && shown_to_.empty();
-  return plan_.graph && as_planned && !exchange_ && !observer_ && !judge_ && !built_.sync.observed() &&
+  return plan_.graph && as_planned && !(exchange_ && exchange_->waits()) && !observer_ && !judge_ && !built_.sync.observed() &&
          !device_.timeline().recording() && mesh_.on_streams();
 }
 

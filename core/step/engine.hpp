@@ -44,7 +44,7 @@ class Engine {
   /// One optimizer step: forward, backward, reduction, clip, update, publication. Only enqueues. The bits depend on its
   /// arguments and the state alone. Its report() can be read until the next step but one. With StepPlan::graph all but
   /// the copies of tokens and report is RepeatedWork (captured and replayed). It is not if there is an observer, a
-  /// recording timeline, an exchange of rows (the host reads its counts), or a transport that needs the host.
+  /// recording timeline, an exchange of rows whose counts the host reads, or a transport that needs the host.
   /// Collective over the world.
   Turn step(const HostSequences& batch, const StepScalars& scalars);
   /// From now on computes every step that would be skipped once more, and calls `judge` before anything is updated. The

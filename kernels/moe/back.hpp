@@ -2,7 +2,7 @@
 #include <bit>
 
 #include "kernels/base/math.hpp"
-#include "kernels/moe/moe.hpp"
+#include "kernels/moe/peers.hpp"
 
 /// Pieces that the back ends share, and a back end's faster versions of the portable kernels in route.cpp,
 /// permute.cpp and router.cpp, with arguments already checked. They return false, with nothing done, if there is none.
@@ -48,13 +48,54 @@ bool choose_experts(Stream& stream, const RouterShape& shape, const Routing& rou
                     const Tensor& bias);
 bool count_load(Stream& stream, const RouterShape& shape, const Routing& routing);
 
-bool gather_rows(Stream& stream, const Tensor& x_rows, const Tensor& x, const Routing& routing);
-/// Terms of a token's sum besides its rows: each [M,C], or empty.
-struct SlotSum {
-  Tensor weights;  ///< [M,k] of the rows; empty: 1
-  Tensor first, last;
+/// The addresses of slots' rows, which are sorted by expert here.
+template <class T>
+struct RowsHere {
+  T* rows;
+  std::int64_t columns;
+  const std::int32_t* row_of_slot;
+  TESSERA_FN T* at(std::int64_t slot) const { return rows + row_of_slot[slot] * columns; }
 };
-/// y[m] = first[m] + sum over the token's slots of weight times row, experts ascending, + last[m].
+
+/// The same at the ranks of their experts; null where there is no room, and for dropped slots.
+template <class T>
+struct RowsAtPeers {
+  T* rows;  ///< this rank's, like which the others' are placed
+  std::int64_t columns;
+  const std::int32_t *row_of_slot, *expert, *shifts;
+  const std::int64_t* distances;
+  std::int64_t held;  ///< experts of a rank
+
+  RowsAtPeers(const Tensor& placed, const Routing& routing, const PeerRows& peers)
+      : rows(static_cast<T*>(placed.data)),
+        columns(placed.columns()),
+        row_of_slot(routing.row_of_slot.as<std::int32_t>()),
+        expert(routing.expert.as<std::int32_t>()),
+        shifts(peers.shifts.as<std::int32_t>()),
+        distances(peers.distances.as<std::int64_t>()),
+        held(peers.shifts.elements() / peers.distances.elements()) {}
+
+  TESSERA_FN T* at(std::int64_t slot) const {
+    const std::int64_t e = expert[slot], row = std::int64_t{row_of_slot[slot]} + shifts[e];
+    if (row_of_slot[slot] < 0 || row < 0) return nullptr;
+    const auto first = reinterpret_cast<std::intptr_t>(rows) + distances[e / held];
+    return reinterpret_cast<T*>(first) + row * columns;
+  }
+};
+
+bool gather_rows(Stream& stream, const Tensor& x_rows, const Tensor& x, const Routing& routing);
+/// send_rows() with these weights [M,k]; empty: 1.
+bool send_rows(Stream& stream, const Tensor& rows, const Tensor& x, const Tensor& weights, const Routing& routing,
+               const PeerRows& peers);
+/// What decides a token's sum besides its rows. Empty tensors decide nothing.
+struct SlotSum {
+  Tensor weights = {};             ///< [M,k] of the rows; empty: 1
+  Tensor first = {}, last = {};    ///< further terms [M,C]
+  const PeerRows* peers = nullptr;  ///< where the rows are, if not here
+  Tensor kept = {};                ///< [M k,C]: gets the rows, sorted by expert
+};
+/// y[m] = first[m] + sum over the token's slots of weight times row, experts ascending, + last[m]. Without y, the rows
+/// are kept alone.
 bool sum_slots(Stream& stream, const Tensor& y, const Tensor& y_rows, const SlotSum& terms, const Routing& routing);
 bool combine_backward(Stream& stream, const Tensor& dy_rows, const Tensor& dweight, const Tensor& dy,
                       const Tensor& y_rows, const Routing& routing);

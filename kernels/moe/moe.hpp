@@ -120,7 +120,8 @@ void permute_backward(Stream& stream, const Tensor& dx, const Tensor& dx_rows, c
 /// (empty: 0; may be y), in fp32, rounded once.
 void combine_forward(Stream& stream, const Tensor& y, const Tensor& y_rows, const Routing& routing,
                      const Tensor& last = {});
-/// dy_rows [S,C] = weight * dy, zero in gaps; dweight [M,k] fp32 (fp64) = <dy, row>. dy_rows may be y_rows.
+/// dy_rows [S,C] = weight * dy, zero in gaps; dweight [M,k] fp32 (fp64) = <dy, row>. dy_rows may be y_rows, or empty:
+/// then dweight is all.
 void combine_backward(Stream& stream, const Tensor& dy_rows, const Tensor& dweight, const Tensor& dy,
                       const Tensor& y_rows, const Routing& routing);
 
@@ -130,7 +131,8 @@ void count_rows(Stream& stream, const Tensor& counts, const Routing& routing);
 /// `arrival` as a routing with one slot a token, whose token m is the m-th arriving row: offsets [held + 1],
 /// row_of_slot [n,1], token_of_row [S]. Rows arrive sorted by source rank, then by expert; an expert's rows are sorted
 /// by source rank. If any rank would receive more than shape.room rows, no rows arrive on any rank. Updates *arrivals
-/// (on the device; may be null) by a maximum and a flag, so that recomputation of a layer does not count twice.
+/// (on the device; may be null) by a maximum and a flag, so that recomputation of a layer does not count twice. Without
+/// row_of_slot the host need not know n, and S may be larger than it takes.
 void arrive(Stream& stream, const ArrivalShape& shape, const Routing& arrival, const Tensor& counts,
             DispatchStats* arrivals);
 

@@ -18,19 +18,19 @@ template <class T> void gather_rows(Stream& stream, const Tensor& x_rows, const 
   });
 }
 
-template <class T> const T* as_or_null(const Tensor& tensor) { return tensor ? tensor.as<T>() : nullptr; }
+template <class T> T* as_or_null(const Tensor& tensor) { return tensor ? tensor.as<T>() : nullptr; }
 
-template <class T>
-void sum_slots(Stream& stream, const char* name, const Tensor& y, const Tensor& y_rows, const moe::SlotSum& terms,
+// Rows: the addresses of slots' rows; null where a row is 0.
+template <class T, class Rows>
+void sum_slots(Stream& stream, const char* name, const Tensor& y, const Rows& in, const moe::SlotSum& terms,
                const Routing& routing) {
   using A = Accumulator<T>;
   const A* const weights = as_or_null<A>(terms.weights);
   const T *const first = as_or_null<T>(terms.first), *const behind = as_or_null<T>(terms.last);
-  const std::int64_t n = y.columns(), k = routing.row_of_slot.columns();
-  T* const out = y.as<T>();
-  const T* const in = y_rows.as<T>();
+  const std::int64_t n = in.columns, k = routing.row_of_slot.columns();
+  T *const out = as_or_null<T>(y), *const kept = as_or_null<T>(terms.kept);  // null: not wanted
   const std::int32_t* const row_of_slot = routing.row_of_slot.as<std::int32_t>();
-  launch_strips(stream, name, y.rows(), n, KOKKOS_LAMBDA(std::int64_t m, const Strip& strip) {
+  launch_strips(stream, name, routing.row_of_slot.rows(), n, KOKKOS_LAMBDA(std::int64_t m, const Strip& strip) {
     const std::int32_t* const rows = row_of_slot + m * k;
     A total[Strip::width];
     strip.each([&](std::int64_t l, std::int64_t c) { total[l] = first != nullptr ? A(first[m * n + c]) : A(0); });
@@ -39,10 +39,14 @@ void sum_slots(Stream& stream, const char* name, const Tensor& y, const Tensor& 
       const std::int64_t j = moe::slot_after(last, rows, k);
       if (j < 0) break;  // the others were dropped
       last = rows[j];
-      const T* const from = in + last * n;
+      const T* const from = in.at(m * k + j);
       const A weight = weights != nullptr ? weights[m * k + j] : A(1);
-      strip.each([&](std::int64_t l, std::int64_t c) { total[l] += weight * A(from[c]); });
+      if (from != nullptr) strip.each([&](std::int64_t l, std::int64_t c) { total[l] += weight * A(from[c]); });
+      if (kept == nullptr) continue;
+      T* const own = kept + last * n;
+      strip.each([&](std::int64_t, std::int64_t c) { own[c] = from != nullptr ? from[c] : T(0); });
     }
+    if (out == nullptr) return;
     if (behind != nullptr) strip.each([&](std::int64_t l, std::int64_t c) { total[l] += A(behind[m * n + c]); });
     strip.each([&](std::int64_t l, std::int64_t c) { out[m * n + c] = T(total[l]); });
   });
@@ -53,7 +57,30 @@ void add_up(Stream& stream, const char* name, const Tensor& y, const Tensor& y_r
   for (const Tensor& term : {terms.first, terms.last})
     require(!term || (term.shape == y.shape && term.type == y.type), name, "a term has the tokens' shape and type");
   if (moe::sum_slots(stream, y, y_rows, terms, routing)) return;
-  dispatch_real(y.type, name, [&]<class T>() { sum_slots<T>(stream, name, y, y_rows, terms, routing); });
+  dispatch_real(y_rows.type, name, [&]<class T>() {
+    if (terms.peers)
+      return sum_slots<T>(stream, name, y, moe::RowsAtPeers<const T>(y_rows, routing, *terms.peers), terms, routing);
+    const moe::RowsHere<const T> here{y_rows.as<T>(), y_rows.columns(), routing.row_of_slot.as<std::int32_t>()};
+    sum_slots<T>(stream, name, y, here, terms, routing);
+  });
+}
+
+template <class T>
+void send_rows(Stream& stream, const Tensor& rows, const Tensor& x, const Tensor& weight, const Routing& routing,
+               const PeerRows& peers) {
+  using A = Accumulator<T>;
+  const std::int64_t n = x.columns(), k = routing.row_of_slot.columns();
+  const T* const in = x.as<T>();
+  const A* const weights = as_or_null<A>(weight);
+  const moe::RowsAtPeers<T> out(rows, routing, peers);
+  launch_rows(stream, "send_rows", routing.row_of_slot.elements(), KOKKOS_LAMBDA(const Row& row, std::int64_t slot) {
+    T* const to = out.at(slot);
+    const T* const from = in + slot / k * n;
+    if (to == nullptr) return;
+    if (weights == nullptr) return row.each(n, [=](std::int64_t j) { to[j] = from[j]; });
+    const A factor = weights[slot];
+    row.each(n, [=](std::int64_t j) { to[j] = T(factor * A(from[j])); });
+  });
 }
 
 template <class T>
@@ -61,7 +88,7 @@ void backward(Stream& stream, const Tensor& dy_rows, const Tensor& dweight, cons
               const Routing& routing) {
   using A = Accumulator<T>;
   const std::int64_t n = dy.columns(), k = routing.row_of_slot.columns();
-  T* const out = dy_rows.as<T>();
+  T* const out = as_or_null<T>(dy_rows);
   A* const dweights = dweight.as<A>();
   const T *const up = dy.as<T>(), *const in = y_rows.as<T>();
   const A* const weights = routing.weight.as<A>();
@@ -73,13 +100,14 @@ void backward(Stream& stream, const Tensor& dy_rows, const Tensor& dweight, cons
         row.once([=] { dweights[s] = A(0); });  // mutation: dropped_slots_have_a_gradient
         continue;
       }
-      T* const d = out + row_of_slot[s] * n;
       const T* const y = in + row_of_slot[s] * n;
       const A weight = weights[s];
       // The product comes first, since dy_rows may be y_rows.
       const A along = buffered_sum<A>(row, n, [=](std::int64_t j) { return A(g[j]) * A(y[j]); });
-      row.each(n, [=](std::int64_t j) { d[j] = T(weight * A(g[j])); });
       row.once([=] { dweights[s] = along; });
+      if (out == nullptr) continue;
+      T* const d = out + row_of_slot[s] * n;
+      row.each(n, [=](std::int64_t j) { d[j] = T(weight * A(g[j])); });
     }
   });
 }
@@ -113,6 +141,11 @@ void check(const char* kernel, const Tensor& tokens, const Tensor& rows, const R
           "tokens are [M,C], rows [S,C], row_of_slot [M,k]");
 }
 
+void check_fetch(const char* kernel, const Tensor& y, const Tensor& y_rows, const Routing& routing) {
+  require(!y || (routing.row_of_slot.rows() == y.rows() && y.columns() == y_rows.columns() && y.type == y_rows.type),
+          kernel, "tokens are [M,C], rows [S,C] of the same type, row_of_slot [M,k]");
+}
+
 }  // namespace
 
 void permute_forward(Stream& stream, const Tensor& x_rows, const Tensor& x, const Routing& routing) {
@@ -130,24 +163,25 @@ void permute_forward(Stream& stream, const Tensor& x_rows, const Tensor& x, cons
 void permute_backward(Stream& stream, const Tensor& dx, const Tensor& dx_rows, const Routing& routing,
                       const Tensor& first) {
   check("permute_backward", dx, dx_rows, routing);
-  add_up(stream, "permute_backward", dx, dx_rows, {{}, first, {}}, routing);
+  add_up(stream, "permute_backward", dx, dx_rows, {.first = first}, routing);
 }
 
 void combine_forward(Stream& stream, const Tensor& y, const Tensor& y_rows, const Routing& routing,
                      const Tensor& last) {
   check("combine_forward", y, y_rows, routing);
-  add_up(stream, "combine_forward", y, y_rows, {routing.weight, {}, last}, routing);
+  add_up(stream, "combine_forward", y, y_rows, {.weights = routing.weight, .last = last}, routing);
 }
 
 void combine_backward(Stream& stream, const Tensor& dy_rows, const Tensor& dweight, const Tensor& dy,
                       const Tensor& y_rows, const Routing& routing) {
   check("combine_backward", dy, y_rows, routing);
-  require(dy_rows.shape == y_rows.shape && dweight.elements() == routing.weight.elements(), "combine_backward",
-          "dy_rows has the shape of y_rows, dweight that of weight");
+  require((!dy_rows || dy_rows.shape == y_rows.shape) && dweight.elements() == routing.weight.elements(),
+          "combine_backward", "dy_rows has the shape of y_rows, dweight that of weight");
   if (!moe::combine_backward(stream, dy_rows, dweight, dy, y_rows, routing))
     dispatch_real(dy.type, "combine_backward", [&]<class T>() {
       backward<T>(stream, dy_rows, dweight, dy, y_rows, routing);
     });
+  if (!dy_rows) return;
   const std::int32_t* const token = routing.token_of_row.as<std::int32_t>();
   // mutation: gradients_between_experts_are_kept
   clear_unused(stream, "clear_padding", dy_rows, routing, KOKKOS_LAMBDA(std::int64_t r) { return token[r] < 0; });
@@ -156,6 +190,47 @@ void combine_backward(Stream& stream, const Tensor& dy_rows, const Tensor& dweig
 void clear_rows_behind(Stream& stream, const Tensor& rows, const Routing& routing) {
   const std::int32_t* const end = routing.offsets.as<std::int32_t>() + routing.offsets.elements() - 1;
   clear_unused(stream, "clear_rows_behind", rows, routing, KOKKOS_LAMBDA(std::int64_t r) { return r >= *end; });
+}
+
+void clear_gaps(Stream& stream, const Tensor& rows, const Routing& arrival) {
+  const std::int32_t* const token = arrival.token_of_row.as<std::int32_t>();
+  // mutation: rows_behind_those_of_peers_are_kept
+  clear_unused(stream, "clear_gaps", rows, arrival, KOKKOS_LAMBDA(std::int64_t r) { return token[r] < 0; });
+}
+
+void send_rows(Stream& stream, const Tensor& rows, const Tensor& x, const Routing& routing, const PeerRows& peers,
+               Weighted weighted) {
+  require(routing.row_of_slot.rows() == x.rows() && rows.columns() == x.columns() && rows.type == x.type, "send_rows",
+          "tokens are [M,C], rows [S,C] of the same type, row_of_slot [M,k]");
+  const Tensor weights = weighted == Weighted::yes ? routing.weight : Tensor{};
+  if (moe::send_rows(stream, rows, x, weights, routing, peers)) return;
+  dispatch_real(x.type, "send_rows", [&]<class T>() { send_rows<T>(stream, rows, x, weights, routing, peers); });
+}
+
+void send_numbers(Stream& stream, const Tensor& numbers, const Routing& routing, const PeerRows& peers,
+                  std::int64_t first_token) {
+  require(numbers.type == DType::i64, "send_numbers", "numbers are i64 [S]");
+  const moe::RowsAtPeers<std::int64_t> out(numbers.view({numbers.elements(), 1}), routing, peers);
+  const std::int64_t first = first_token * routing.row_of_slot.columns();
+  launch(stream, "send_numbers", routing.row_of_slot.elements(), KOKKOS_LAMBDA(std::int64_t slot) {
+    std::int64_t* const to = out.at(slot);
+    if (to != nullptr) *to = first + slot;
+  });
+}
+
+void fetch_answers(Stream& stream, const Tensor& y, const Tensor& kept, const Tensor& y_rows, const Routing& routing,
+                   const PeerRows& peers, const Tensor& last) {
+  check_fetch("fetch_answers", y, y_rows, routing);
+  require(routing.row_of_slot.elements() <= kept.rows() && kept.columns() == y_rows.columns(), "fetch_answers",
+          "there is a place for each slot's row");
+  add_up(stream, "fetch_answers", y, y_rows, {.weights = routing.weight, .last = last, .peers = &peers, .kept = kept},
+         routing);
+}
+
+void fetch_gradients(Stream& stream, const Tensor& dx, const Tensor& dx_rows, const Routing& routing,
+                     const PeerRows& peers, const Tensor& first) {
+  check_fetch("fetch_gradients", dx, dx_rows, routing);
+  add_up(stream, "fetch_gradients", dx, dx_rows, {.first = first, .peers = &peers}, routing);
 }
 
 void number_rows(Stream& stream, const Tensor& numbers, const Routing& routing, std::int64_t first_token) {

@@ -22,20 +22,42 @@ struct Gather {
   }
 };
 
+// Dispatch to the ranks of the experts: reads a pack of a token and writes it into each of its rows.
 template <class T>
-struct SumSlots {
-  T* out;
+struct Send {
+  RowsAtPeers<T> out;
   const T* in;
+  const float* weights;  // null: 1
+  std::int64_t k;
+  __device__ void operator()(std::int64_t m, int p) const {
+    const std::int64_t at = std::int64_t{p} * lanes<T>;
+    const auto pack = Pack<T>::at(in + m * out.columns + at);
+    for (std::int64_t slot = m * k; slot < (m + 1) * k; ++slot) {
+      T* const row = out.at(slot);
+      if (row == nullptr) continue;
+      Pack<T> sent = pack;
+      if (weights != nullptr)
+        for (T& v : sent.value) v = T(weights[slot] * static_cast<float>(v));
+      sent.to(row + at);
+    }
+  }
+};
+
+// Rows: the addresses of slots' rows; null where a row is 0.
+template <class T, class Rows>
+struct SumSlots {
+  T *out, *kept;  // null: not wanted
+  Rows in;
   const std::int32_t* row_of_slot;
   const float* weights;  // null: 1
   const T *first, *behind;  // null: 0
-  std::int64_t columns, k;
+  std::int64_t k;
   __device__ void operator()(std::int64_t m, int p) const {
     const std::int32_t* const rows = row_of_slot + m * k;
     const std::int64_t at = std::int64_t{p} * lanes<T>;
     float total[lanes<T>] = {};
     if (first != nullptr) {
-      const auto from = Pack<T>::at(first + m * columns + at);
+      const auto from = Pack<T>::at(first + m * in.columns + at);
       for (int l = 0; l < lanes<T>; ++l) total[l] = static_cast<float>(from.value[l]);
     }
     std::int32_t last = -1;
@@ -43,21 +65,28 @@ struct SumSlots {
       const std::int64_t j = slot_after(last, rows, k);
       if (j < 0) break;  // the others were dropped
       last = rows[j];
-      const auto from = Pack<T>::at(in + last * columns + at);
+      const T* const row = in.at(m * k + j);
+      Pack<T> from;
+      for (T& v : from.value) v = T(0.0f);
+      if (row != nullptr) from = Pack<T>::at(row + at);
+      if (kept != nullptr) from.to(kept + last * in.columns + at);
+      if (row == nullptr) continue;
       const float weight = weights != nullptr ? weights[m * k + j] : 1.0f;
       for (int l = 0; l < lanes<T>; ++l) total[l] += weight * static_cast<float>(from.value[l]);
     }
+    if (out == nullptr) return;
     if (behind != nullptr) {
-      const auto from = Pack<T>::at(behind + m * columns + at);
+      const auto from = Pack<T>::at(behind + m * in.columns + at);
       for (int l = 0; l < lanes<T>; ++l) total[l] += static_cast<float>(from.value[l]);
     }
     Pack<T> sum;
     for (int l = 0; l < lanes<T>; ++l) sum.value[l] = T(total[l]);
-    sum.to(out + m * columns + at);
+    sum.to(out + m * in.columns + at);
   }
 };
 
-/// Backward of combine, one warp per token. dy_rows may be y_rows: each lane reads a pack before it writes it.
+/// Backward of combine, one warp per token. dy_rows may be y_rows, since each lane reads a pack before it writes it, or
+/// null.
 template <class T>
 struct CombineBackward {
   T* dy_rows;
@@ -83,13 +112,18 @@ struct CombineBackward {
           along += up * static_cast<float>(y.value[l]);
           d.value[l] = T(weight * up);
         }
-        d.to(dy_rows + row + c);
+        if (dy_rows != nullptr) d.to(dy_rows + row + c);
       }
       along = packs::warp_sum(along);
       if (lane == 0) dweight[s] = along;
     }
   }
 };
+
+template <class T>
+T* as_or_null(const Tensor& tensor) {
+  return tensor ? tensor.as<T>() : nullptr;
+}
 
 template <class T>
 bool gather_as(Stream& stream, const Tensor& x_rows, const Tensor& x, const Routing& routing) {
@@ -101,20 +135,39 @@ bool gather_as(Stream& stream, const Tensor& x_rows, const Tensor& x, const Rout
 }
 
 template <class T>
+bool send_as(Stream& stream, const Tensor& rows, const Tensor& x, const Tensor& weights, const Routing& routing,
+             const PeerRows& peers) {
+  const std::int64_t n = x.columns();
+  if (!packs::whole<T>(n, rows, x)) return false;
+  const Send<T> f{{rows, routing, peers}, x.as<T>(), as_or_null<float>(weights), routing.row_of_slot.columns()};
+  packs::start_rows(stream, x.rows(), n / lanes<T>, f);
+  return true;
+}
+
+template <class T, class Rows>
+void start_sum(Stream& stream, const Tensor& y, const Rows& in, const SlotSum& terms, const Routing& routing) {
+  const SumSlots<T, Rows> f{as_or_null<T>(y),
+                            as_or_null<T>(terms.kept),
+                            in,
+                            routing.row_of_slot.as<std::int32_t>(),
+                            as_or_null<float>(terms.weights),
+                            as_or_null<T>(terms.first),
+                            as_or_null<T>(terms.last),
+                            routing.row_of_slot.columns()};
+  packs::start_rows(stream, routing.row_of_slot.rows(), in.columns / lanes<T>, f);
+}
+
+template <class T>
 bool sum_as(Stream& stream, const Tensor& y, const Tensor& y_rows, const SlotSum& terms, const Routing& routing) {
-  const std::int64_t n = y.columns();
-  for (const Tensor& term : {terms.first, terms.last})
-    if (term && !packs::whole<T>(n, term)) return false;
-  if (!packs::whole<T>(n, y, y_rows)) return false;
-  const SumSlots<T> f{y.as<T>(),
-                      y_rows.as<T>(),
-                      routing.row_of_slot.as<std::int32_t>(),
-                      terms.weights ? terms.weights.as<float>() : nullptr,
-                      terms.first ? terms.first.as<T>() : nullptr,
-                      terms.last ? terms.last.as<T>() : nullptr,
-                      n,
-                      routing.row_of_slot.columns()};
-  packs::start_rows(stream, y.rows(), n / lanes<T>, f);
+  const std::int64_t n = y_rows.columns();
+  for (const Tensor& one : {y, terms.first, terms.last, terms.kept})
+    if (one && !packs::whole<T>(n, one)) return false;
+  if (!packs::whole<T>(n, y_rows)) return false;
+  if (terms.peers)
+    start_sum<T>(stream, y, RowsAtPeers<const T>(y_rows, routing, *terms.peers), terms, routing);
+  else
+    start_sum<T>(stream, y, RowsHere<const T>{y_rows.as<T>(), n, routing.row_of_slot.as<std::int32_t>()}, terms,
+                 routing);
   return true;
 }
 
@@ -122,8 +175,8 @@ template <class T>
 bool backward_as(Stream& stream, const Tensor& dy_rows, const Tensor& dweight, const Tensor& dy, const Tensor& y_rows,
                  const Routing& routing) {
   const std::int64_t n = dy.columns();
-  if (!packs::whole<T>(n, dy_rows, dy, y_rows)) return false;
-  const CombineBackward<T> f{dy_rows.as<T>(), dweight.as<float>(), dy.as<T>(), y_rows.as<T>(),
+  if (!packs::whole<T>(n, dy, y_rows) || (dy_rows && !packs::whole<T>(n, dy_rows))) return false;
+  const CombineBackward<T> f{as_or_null<T>(dy_rows), dweight.as<float>(), dy.as<T>(), y_rows.as<T>(),
                              routing.weight.as<float>(), routing.row_of_slot.as<std::int32_t>(), n,
                              routing.row_of_slot.columns()};
   packs::start_warps(stream, dy.rows(), f);
@@ -137,9 +190,15 @@ bool gather_rows(Stream& stream, const Tensor& x_rows, const Tensor& x, const Ro
   return x.type == DType::f32 && gather_as<float>(stream, x_rows, x, routing);
 }
 
+bool send_rows(Stream& stream, const Tensor& rows, const Tensor& x, const Tensor& weights, const Routing& routing,
+               const PeerRows& peers) {
+  if (x.type == DType::bf16) return send_as<bf16>(stream, rows, x, weights, routing, peers);
+  return x.type == DType::f32 && send_as<float>(stream, rows, x, weights, routing, peers);
+}
+
 bool sum_slots(Stream& stream, const Tensor& y, const Tensor& y_rows, const SlotSum& terms, const Routing& routing) {
-  if (y.type == DType::bf16) return sum_as<bf16>(stream, y, y_rows, terms, routing);
-  return y.type == DType::f32 && sum_as<float>(stream, y, y_rows, terms, routing);
+  if (y_rows.type == DType::bf16) return sum_as<bf16>(stream, y, y_rows, terms, routing);
+  return y_rows.type == DType::f32 && sum_as<float>(stream, y, y_rows, terms, routing);
 }
 
 bool combine_backward(Stream& stream, const Tensor& dy_rows, const Tensor& dweight, const Tensor& dy,

@@ -5,7 +5,7 @@
     gpus_of_a_host.py TESSERA MPIEXEC speed OUT [--gpus N] [--seconds 580] [--only NAME ...] [--beside NAME=COMMAND ...]
 
 `bits` trains small models with `reduce.order: batch` on 1, 2, 4 ... GPUs: dense, a tied head under Muon, mixtures with 1, 2, 4 ... ranks a set of
-experts; bf16, nvfp4, fp8_block; both shardings; captured and launched, by copy engines and by NCCL; and through restarts
+experts, whose rows move in peers' memory and by exchanges; bf16, nvfp4, fp8_block; both shardings; captured and launched, by copy engines and by NCCL; and through restarts
 on half the GPUs and back. Logged sums and digests must equal those of the fewest GPUs.
 `speed` trains the decks of inputs/bench on n GPUs, as many groups of n at once as the host has, so that n GPUs are compared
 with simultaneous single runs; then Llama-3 8B on all of them; then each command of --beside, which its output tells about.
@@ -41,7 +41,7 @@ MODELS = {"dense": ("ffn: 512, tied_head: false", "adamw"), "tied": ("ffn: 512, 
 RECIPES = ("bf16", "nvfp4", "fp8_block")
 LOGGED = ("step", "loss", "eval_loss", "balance_loss", "z_loss", "expert_load", "grad_norm")
 SCALED = {"gpt2_d12": (), "gpt2_d48": (), "moe": (), "gpt2_d12 fp8_block": ("precision.recipe=fp8_block",),
-          "moe P": ("parallel.expert=RANKS",)}
+          "moe P": ("parallel.expert=RANKS",), "moe P peers": ("parallel.expert=RANKS", "proof.expert_rows=peers")}
 TOKENS = {"random.bin": 50257, "llama3.bin": 128256}
 STEPS, WARM = 16, 6
 
@@ -107,7 +107,9 @@ def ways(model, ranks):
     for experts in sizes(ranks) if model == "mixture" else (1,):
         for sharding in ("optimizer", "full") if ranks > 1 else ("optimizer",):
             for graph, copies in (("true", "true"), ("false", "false")) if ranks > 1 else (("true", "true"), ("false", "true")):
-                yield (f"parallel.expert={experts}", f"sharding={sharding}", f"proof.graph={graph}", f"proof.copy_engines={copies}")
+                reached = experts > 1 and copies == "true"
+                yield (f"parallel.expert={experts}", f"sharding={sharding}", f"proof.graph={graph}", f"proof.copy_engines={copies}",
+                       f"proof.expert_rows={'peers' if reached else 'exchange'}")
 
 
 def bits(host, folder):

@@ -332,6 +332,12 @@ void ParamSync::unshard_all(Stream& stream) {
     mutation("gradients_between_experts_are_kept", "rows that are no token's keep old data in the backward pass",
              Swapped("return ", "return false && "),
              "unit.moe_test *RowsOfNoTokenAreZeroAndNumberedZero"),
+    mutation("rows_of_peers_overlap", "rows in peers' memory are written over those of earlier ranks", Dropped(),
+             "unit.peer_rows_test PeerRows.ShiftsLeadToTheRowsOfAnExchange"),
+    mutation("rows_behind_those_of_peers_are_kept", "in peers' memory, rows that are no token's keep old data",
+             Swapped("token[r] < 0", "token[r] < -1"), "unit.peer_rows_test InPeersMemory/*.RowsAndTheirNumbersArriveSorted"),
+    mutation("rows_are_sent_unasked", "a rank writes rows into another's memory before that one is ready for them", Dropped(),
+             "mpi.peer_memory_test.2 PeerMemory.IsWrittenWhenAllAreReadyAndReadWhenAllHaveWritten"),
     # Full sharding.
     mutation("released_before_the_last_access", "weights of which ranks keep slices are given up behind their first access",
              Instead("""  void ended(ParamId param) noexcept override {

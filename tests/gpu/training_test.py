@@ -203,6 +203,31 @@ class OnGpus:
         assert saved[1] == saved[0]
         assert self.runs.results(f"beside{ranks}") == self.runs.results(f"waits{ranks}")
 
+    @pytest.mark.parametrize("recipe", ("bf16", "mxfp8", "nvfp4", "fp8_block"))
+    def test_rows_in_peers_memory_have_the_bits_of_an_exchange(self, recipe):
+        """Experts over 2 GPUs: captured, launched kernel by kernel, and behind other steps of the exchange."""
+        if gpus() < 2:
+            pytest.skip("needs two GPUs")
+        base = {"parallel.expert": 2, "precision.recipe": recipe}
+        peers = {**base, "proof.expert_rows": "peers"}
+        for name, settings in {"exchange": base, "captured": peers, "launched": {**peers, "proof.graph": "false"},
+                               "little_room": {**peers, "parallel.expert_room": 1.9}}.items():
+            self.runs.train(2, f"{name}.{recipe}", settings)
+        self.runs.train(2, f"both.{recipe}", base, "--stop-at", "7", code=75)
+        self.runs.train(2, f"both.{recipe}", peers)
+        for name in ("captured", "launched", "little_room", "both"):
+            assert self.runs.results(f"{name}.{recipe}") == self.runs.results(f"exchange.{recipe}"), name
+            assert self.runs.digest(f"{name}.{recipe}") == self.runs.digest(f"exchange.{recipe}"), name
+
+    def test_rows_in_peers_memory_need_peers_that_are_reached(self):
+        if gpus() < 2:
+            pytest.skip("needs two GPUs")
+        peers = {"parallel.expert": 2, "proof.expert_rows": "peers"}
+        for settings in ({"proof.copy_engines": "false"}, {"proof.share_gpu": "true", "batch.micro": 1, "batch.global": 4 * (2 * gpus())}):
+            ranks = 2 if "proof.copy_engines" in settings else 2 * gpus()
+            refusal = self.runs.train(ranks, f"refused{ranks}", {**peers, **settings}, code=4)
+            assert "proof.expert_rows: peers needs expert groups" in refusal, refusal
+
     def test_more_ranks_than_gpus(self):
         ranks = gpus() + 1
         micro = {"batch.micro": 1, "batch.global": 4 * ranks}
@@ -213,14 +238,16 @@ class OnGpus:
         assert len(losses) == STEPS
         assert losses[-1] < losses[0] - 0.5
 
-    def test_a_rank_that_stands_still_ends_the_run(self):
+    @pytest.mark.parametrize("rows", ("", "exchange", "peers"))
+    def test_a_rank_that_stands_still_ends_the_run(self, rows):
         if gpus() < 2:
             pytest.skip("needs two GPUs")
-        log = os.path.join(self.runs.path, "log")
+        spread = {"parallel.expert": 2, "proof.expert_rows": rows} if rows else {}
+        log = os.path.join(self.runs.path, f"log{rows}")
         with open(log, "wb") as output:
-            endless = self.runs.command(2, "stuck", {"run.steps": 1000000, "comm.timeout_s": 5})
+            endless = self.runs.command(2, f"stuck{rows}", {"run.steps": 1000000, "comm.timeout_s": 5, **spread})
             run = subprocess.Popen(endless, stdout=output, stderr=output)
-        rows = os.path.join(self.runs.path, "stuck", "metrics.jsonl")
+        rows = os.path.join(self.runs.path, f"stuck{rows}", "metrics.jsonl")
         deadline = time.monotonic() + 120
         while not (os.path.exists(rows) and os.path.getsize(rows)):
             assert time.monotonic() < deadline

@@ -103,10 +103,8 @@ void expect_same(const Outcome& a, const Outcome& b, const std::string& what) {
   ASSERT_EQ(a.trace, b.trace) << what;
 }
 
-/// Digest over all ranks of every dataset of masters.
-std::vector<std::uint64_t> masters_of(const RunConfig& config) {
-  Trial run(config, 0);
-  run.training().initialise([](StateDict&) {});
+/// Digest over all ranks of every dataset of a run's state.
+std::vector<std::uint64_t> state_of(Trial& run) {
   const StateDict state = run.training().state();
   std::vector<std::uint64_t> sums;
   for (const StateTensor& tensor : state.tensors) {
@@ -117,6 +115,13 @@ std::vector<std::uint64_t> masters_of(const RunConfig& config) {
   }
   run.control().sum(sums.data(), static_cast<int>(sums.size()));
   return sums;
+}
+
+/// That of the masters with which a run begins, and of other state that is 0.
+std::vector<std::uint64_t> masters_of(const RunConfig& config) {
+  Trial run(config, 0);
+  run.training().initialise([](StateDict&) {});
+  return state_of(run);
 }
 
 /// The experts chosen on every rank of the world, slot by slot.
@@ -130,66 +135,134 @@ std::vector<std::vector<std::int32_t>> chosen_by_all(const std::vector<std::int3
   return all;
 }
 
-/// Routes this rank's tokens of a small layer, and sends their rows to the experts and back.
-void expect_rows_arrive(std::int64_t p, std::int64_t multiple) {
-  constexpr std::int64_t tokens = 10, columns = 3;
-  Device device;
-  Mesh mesh = mpi().mesh(device, mpi().ranks(static_cast<int>(p)), std::chrono::seconds(300));
-  const Ranks& ranks = mesh.ranks();
-  const MoeShape moe{2 * p, 2, true, ExpertWeights::single, 0, 0, ranks.experts, 0};
-  const std::int64_t slots = tokens * moe.top_k, first_token = ranks.world.rank * tokens;
-  const TokenDispatcher rows(moe, 5, multiple);
-  RowExchange exchange(device, mesh.experts(), moe.experts);
-  Arena arena = device.arena(Category::activations, 1 << 20);
-  ParamRegistry registry;
-  UsageRecorder none(registry);
-  Stream& stream = device.compute();
-  const Call call{{stream, none, nullptr, arena, nullptr, nullptr, {}, &exchange}, 1, {}, first_token};
-  const TokenDispatcher::Saved saved = rows.place(arena, tokens, DType::f32);
-  const auto seed = static_cast<std::uint64_t>(7 + ranks.world.rank);
-  route(stream, arena, rows.router_shape(tokens), saved.routing,
-        on_device(device, Shape{tokens, moe.experts}, uniform<float>(tokens * moe.experts, seed, -2, 2)));
-  rows.finish_counts(call, saved, rows.start_counts(call, saved));
+/// A small layer on every rank: its tokens, routed, and the way of their rows.
+struct SmallLayer {
+  static constexpr std::int64_t tokens = 10, columns = 3;
 
-  std::vector<float> values;
-  for (std::int64_t m = 0; m < tokens; ++m)
-    for (std::int64_t c = 0; c < columns; ++c) values.push_back(static_cast<float>(100 * (first_token + m + 1) + c));
-  const Tensor sent = arena.temp(DType::f32, {slots, columns}), answers = arena.temp(DType::f32, {slots, columns});
-  const Tensor theirs = arena.temp(DType::f32, {rows.rows(saved), columns});
-  const Tensor numbers = arena.temp(DType::i64, {rows.rows(saved)});
-  permute_forward(stream, sent, on_device(device, Shape{tokens, columns}, values), saved.routing);
-  rows.finish_dispatch(call, saved, rows.start_dispatch(call, saved, theirs, sent, numbers, "rows"));
-  if (Pending home = rows.combine(call, saved, answers, theirs, "answers")) home.wait(stream);
-
-  const auto all = chosen_by_all(on_host<std::int32_t>(device, saved.routing.expert));
-  std::vector<float> expected;
-  std::vector<std::int64_t> numbered;
-  std::vector<std::int32_t> offsets{0};
-  for (std::int64_t e = moe.first(); e < moe.first() + moe.held(); ++e) {
-    for (std::int64_t r = ranks.world.rank - ranks.experts.rank, end = r + p; r < end; ++r)
-      for (std::int64_t slot = 0; slot < slots; ++slot) {
-        if (all[static_cast<std::size_t>(r)][static_cast<std::size_t>(slot)] != e) continue;
-        const std::int64_t token = r * tokens + slot / moe.top_k;
-        for (std::int64_t c = 0; c < columns; ++c) expected.push_back(static_cast<float>(100 * (token + 1) + c));
-        numbered.push_back(token * moe.top_k + slot % moe.top_k);
-      }
-    while (std::ssize(numbered) % multiple != 0) {
-      expected.insert(expected.end(), columns, 0);
-      numbered.push_back(0);
-    }
-    offsets.push_back(static_cast<std::int32_t>(numbered.size()));
+  SmallLayer(std::int64_t p, std::int64_t multiple, ExpertRows way)
+      : mesh(mpi().mesh(device, mpi().ranks(static_cast<int>(p)), std::chrono::seconds(300))),
+        ranks(mesh.ranks()),
+        moe{.experts = 2 * p, .top_k = 2, .group = ranks.experts, .rows = way},
+        first_token(ranks.world.rank * tokens),
+        rows(moe, 5, multiple),
+        exchange(device, mesh.experts(), moe.experts),
+        memory(device.shared(Category::activations, 1 << 20)),
+        arena(static_cast<std::byte*>(memory.bytes.data), memory.bytes.bytes()),
+        none(registry),
+        call{{device.compute(), none, nullptr, arena, nullptr, nullptr, {}, &exchange}, 1, {}, first_token} {
+    if (moe.by_peers()) exchange.reach(memory);
+    saved = rows.place(arena, tokens, DType::f32);
+    const auto seed = static_cast<std::uint64_t>(7 + ranks.world.rank);
+    route(device.compute(), arena, rows.router_shape(tokens), saved.routing,
+          on_device(device, Shape{tokens, moe.experts}, uniform<float>(tokens * moe.experts, seed, -2, 2)));
   }
-  ASSERT_FALSE(numbered.empty());
-  EXPECT_EQ(on_host<float>(device, theirs), expected);
-  EXPECT_EQ(on_host<std::int64_t>(device, numbers), numbered);
-  EXPECT_EQ(on_host<std::int32_t>(device, saved.arrival.offsets), offsets);
-  EXPECT_EQ(on_host<float>(device, answers), on_host<float>(device, sent));
+
+  Device device;
+  Mesh mesh;
+  const Ranks& ranks;
+  MoeShape moe;
+  std::int64_t first_token;
+  TokenDispatcher rows;
+  RowExchange exchange;
+  SharedMemory memory;
+  Arena arena;
+  ParamRegistry registry;
+  UsageRecorder none;
+  Call call;
+  TokenDispatcher::Saved saved;
+};
+
+/// What stands in the rows of a rank's experts.
+struct Rows {
+  std::vector<float> values;
+  std::vector<std::int64_t> numbers;
+  std::vector<std::int32_t> offsets{0};
+};
+
+/// Rows sorted by expert, then source rank, then token, and numbered by their position in the global batch.
+Rows sorted_rows(SmallLayer& layer, std::int64_t multiple, std::int64_t most) {
+  const MoeShape& moe = layer.moe;
+  const auto all = chosen_by_all(on_host<std::int32_t>(layer.device, layer.saved.routing.expert));
+  Rows wanted;
+  const auto add_gap = [&] {
+    wanted.values.insert(wanted.values.end(), SmallLayer::columns, 0);
+    wanted.numbers.push_back(0);
+  };
+  for (std::int64_t e = moe.first(); e < moe.first() + moe.held(); ++e) {
+    const std::int64_t first = layer.ranks.world.rank - layer.ranks.experts.rank;
+    for (std::int64_t r = first; r < first + moe.group.size; ++r)
+      for (std::int64_t slot = 0; slot < SmallLayer::tokens * moe.top_k; ++slot) {
+        if (all[static_cast<std::size_t>(r)][static_cast<std::size_t>(slot)] != e) continue;
+        const std::int64_t token = r * SmallLayer::tokens + slot / moe.top_k;
+        for (std::int64_t c = 0; c < SmallLayer::columns; ++c)
+          wanted.values.push_back(static_cast<float>(100 * (token + 1) + c));
+        wanted.numbers.push_back(token * moe.top_k + slot % moe.top_k);
+      }
+    while (std::ssize(wanted.numbers) % multiple != 0) add_gap();
+    wanted.offsets.push_back(static_cast<std::int32_t>(wanted.numbers.size()));
+  }
+  while (std::ssize(wanted.numbers) < most) add_gap();
+  return wanted;
 }
 
-// Rows are sorted by expert, then source rank, then token, and numbered by their position in the global batch.
+/// Sends rows of a small layer to the experts and back, and their gradients.
+void expect_rows_arrive(std::int64_t p, std::int64_t multiple, ExpertRows way) {
+  SmallLayer layer(p, multiple, way);
+  auto& [device, mesh, ranks, moe, first_token, rows, exchange, memory, arena, registry, none, call, saved] = layer;
+  Stream& stream = device.compute();
+  const Shape of_tokens{SmallLayer::tokens, SmallLayer::columns};
+  const Shape of_slots{SmallLayer::tokens * moe.top_k, SmallLayer::columns};
+  std::vector<float> values;
+  for (std::int64_t m = 0; m < SmallLayer::tokens; ++m)
+    for (std::int64_t c = 0; c < SmallLayer::columns; ++c)
+      values.push_back(static_cast<float>(100 * (first_token + m + 1) + c));
+  const Tensor x = on_device(device, of_tokens, values), sent = on_device(device, of_slots, std::vector<float>(60));
+  const Tensor all = arena.temp(DType::f32, {rows.most(SmallLayer::tokens), SmallLayer::columns});
+  rows.finish_dispatch(call, saved, rows.start_dispatch(call, saved, all, x));
+  const std::int64_t in_use = rows.rows(saved);
+  const Tensor theirs = all.row_range(0, in_use), numbers = arena.temp(DType::i64, {in_use});
+  const Rows wanted = sorted_rows(layer, multiple, in_use);
+  ASSERT_FALSE(wanted.numbers.empty());
+  EXPECT_EQ(on_host<float>(device, theirs), wanted.values);
+  EXPECT_EQ(on_host<std::int32_t>(device, saved.arrival.offsets), wanted.offsets);
+
+  permute_forward(stream, sent, x, saved.routing);
+  const Tensor answers = arena.temp(DType::f32, of_slots), y = arena.temp(DType::f32, of_tokens);
+  const Tensor sum = arena.temp(DType::f32, of_tokens);
+  rows.combine(call, saved, y, answers, theirs, x);
+  combine_forward(stream, sum, sent, saved.routing, x);
+  EXPECT_EQ(on_host<float>(device, answers), on_host<float>(device, sent));
+  EXPECT_EQ(on_host<float>(device, y), on_host<float>(device, sum));
+
+  const Tensor dweight = arena.temp(DType::f32, saved.routing.weight.shape), product = arena.temp(DType::f32, dweight.shape);
+  rows.finish_dispatch(call, saved, rows.start_combine_backward(call, saved, theirs, numbers, dweight, x, answers));
+  EXPECT_EQ(on_host<std::int64_t>(device, numbers), wanted.numbers);
+  rows.finish_dispatch_backward(call, saved, y, x, rows.start_dispatch_backward(call, saved, y, theirs, x));
+  combine_backward(stream, sent, product, x, answers, saved.routing);
+  permute_backward(stream, sum, sent, saved.routing, x);
+  EXPECT_EQ(on_host<float>(device, dweight), on_host<float>(device, product));
+  EXPECT_EQ(on_host<float>(device, y), on_host<float>(device, sum));
+  mesh.log()->compare(*mpi().control(std::chrono::seconds(300)));
+}
+
+/// Whether ranks reach each other's memory: those on a host, or with a GPU each.
+bool rows_move_in_memory() {
+  Device device;
+  return mpi().mesh(device, mpi().ranks(), std::chrono::seconds(300)).world().name().find("staged(") ==
+         std::string::npos;
+}
+std::vector<ExpertRows> ways() {
+  static const bool both = rows_move_in_memory();
+  return both ? std::vector{ExpertRows::exchange, ExpertRows::peers} : std::vector{ExpertRows::exchange};
+}
+
 TEST(Experts, RowsTravelToTheirExpertsAndBack) {
   for (std::int64_t p : groups())
-    for (std::int64_t multiple : {1, 16}) expect_rows_arrive(p, multiple);
+    for (std::int64_t multiple : {1, 16})
+      for (const ExpertRows way : ways()) {
+        SCOPED_TRACE(shown(p, multiple, name_of(way)));
+        expect_rows_arrive(p, multiple, way);
+      }
 }
 
 TEST(Experts, BeginAlikeInEveryGroup) {
@@ -279,6 +352,48 @@ TEST(Experts, WhenAndHowChangesNoBit) {
     }
 }
 
+// Every recipe: those that draw their rounding, too, from numbers that travel with the rows.
+TEST(Experts, RowsInPeersMemoryHaveTheBitsOfAnExchange) {
+  if (ways().size() == 1) GTEST_SKIP() << "ranks that share a GPU do not reach each other's memory";
+  for (std::int64_t p : tried_groups()) {
+    std::vector<RunConfig> configs{spread(mixture(Compute::bf16), p)};
+    for (RecipeName recipe : tried_recipes()) configs.push_back(spread(coded(recipe), p));
+    configs.back().model.moe->shared_ffn = 32;
+    for (RunConfig& config : configs) {
+      SCOPED_TRACE(shown(p, name_of(config.precision.recipe)));
+      config.eval.every_steps = 2;
+      const Outcome exchanged = outcome_of(config, true, 0);
+      config.proof.expert_rows = ExpertRows::peers;
+      expect_same(exchanged, outcome_of(config, true, one_is_late()), "in peers' memory");
+      config.recompute.mode = RecomputeMode::full;
+      config.model.moe->weights = ExpertWeights::discrete;
+      config.parallel.expert_room = static_cast<double>(p);
+      expect_same(exchanged, outcome_of(config, true, 1000), "recomputed, discrete");
+    }
+  }
+}
+
+// A trace observes steps from inside, so that none of the runs above is replayed.
+TEST(Experts, StepsInPeersMemoryAreOneGraph) {
+  if (ways().size() == 1) GTEST_SKIP() << "ranks that share a GPU do not reach each other's memory";
+  for (std::int64_t p : tried_groups()) {
+    RunConfig config = spread(mixture(Compute::bf16), p);
+    config.run.steps = 12;
+    const auto end_of = [&](ExpertRows way, bool graph) {
+      config.proof.expert_rows = way;
+      config.proof.graph = graph;
+      Trial run(config, 0);
+      EXPECT_EQ(run.train().size(), 12u);
+      const bool replayed = way == ExpertRows::peers && graph && run.mesh().on_streams();
+      EXPECT_EQ(run.training().engine().replays() > 0, replayed);
+      return state_of(run);
+    };
+    const auto exchanged = end_of(ExpertRows::exchange, true);
+    EXPECT_EQ(end_of(ExpertRows::peers, false), exchanged);
+    EXPECT_EQ(end_of(ExpertRows::peers, true), exchanged);
+  }
+}
+
 // Overlap on equals overlap off bit for bit, whatever the recipe and the keys of stochastic rounding.
 TEST(Experts, HeldAsCodesAreThoseQuantizedForEachProduct) {
   for (std::int64_t p : tried_groups())
@@ -336,10 +451,11 @@ TEST(Experts, DropNoTokenWhereAllGoToOneRank) {
   }
 }
 
-TEST(Experts, WithoutRoomEndTheRunOnAllRanks) {
+void expect_no_room(ExpertRows way) {
   for (std::int64_t p : groups()) {
     RunConfig config = spread(mixture(Compute::bf16), p);
     config.parallel.expert_room = 1.0;
+    config.proof.expert_rows = way;
     const auto run = biased(config);
     std::vector<MetricsRow> rows;
     const auto expect_refused = [&](const auto& work) {
@@ -360,12 +476,17 @@ TEST(Experts, WithoutRoomEndTheRunOnAllRanks) {
   }
 }
 
+TEST(Experts, WithoutRoomEndTheRunOnAllRanks) {
+  for (const ExpertRows way : ways()) expect_no_room(way);
+}
+
 // Fewer windows than ranks: some ranks compute only padding, and still take part in every exchange.
 TEST(Experts, EvaluateAndGenerateOnAllRanks) {
   for (std::int64_t p : groups()) {
     SCOPED_TRACE(shown(p));
     RunConfig config = spread(mixture(Compute::bf16), p);
     config.run.steps = 1;
+    config.proof.expert_rows = ways().back();
     Trial run(config, 1000, 2);
     run.train();
     const double loss = run.training().evaluate()->front();
@@ -380,24 +501,28 @@ TEST(Experts, EvaluateAndGenerateOnAllRanks) {
   }
 }
 
+void expect_planned(std::int64_t p, ExpertRows way) {
+  RunConfig config = spread(mixture(Compute::bf16), p);
+  config.proof.expert_rows = way;
+  const RunPlan plan = resolve(config, mpi().size(), mpi().rank());
+  const std::int64_t micro_batches = 12 / mpi().size(), passes = config.model.layers * micro_batches;
+  const std::int64_t slots = 24 * 2, own = slots / p + (plan.ranks.experts.rank < slots % p ? 1 : 0);
+  int labels = 0;
+  for (const CollectiveCost& cost : plan.collectives) {
+    if (cost.collective != Collective::exchange_rows) continue;
+    EXPECT_EQ(cost.count, passes) << cost.label;
+    EXPECT_EQ(cost.bytes, (slots - own) * config.model.hidden * 2) << cost.label;
+    ++labels;
+  }
+  EXPECT_EQ(labels, 4);
+  EXPECT_EQ(plan.ranks.experts.size, p);
+  EXPECT_EQ(plan.layout.hash(), resolve(config, mpi().size(), 0).layout.hash());
+}
+
 // A plan assumes even routing for exchanges; the trace of a step lists what it really exchanged.
 TEST(Experts, ExchangesArePlannedAndListed) {
-  for (std::int64_t p : groups()) {
-    RunConfig config = spread(mixture(Compute::bf16), p);
-    const RunPlan plan = resolve(config, mpi().size(), mpi().rank());
-    const std::int64_t micro_batches = 12 / mpi().size(), passes = config.model.layers * micro_batches;
-    const std::int64_t slots = 24 * 2, own = slots / p + (plan.ranks.experts.rank < slots % p ? 1 : 0);
-    int labels = 0;
-    for (const CollectiveCost& cost : plan.collectives) {
-      if (cost.collective != Collective::exchange_rows) continue;
-      EXPECT_EQ(cost.count, passes) << cost.label;
-      EXPECT_EQ(cost.bytes, (slots - own) * config.model.hidden * 2) << cost.label;
-      ++labels;
-    }
-    EXPECT_EQ(labels, 4);
-    EXPECT_EQ(plan.ranks.experts.size, p);
-    EXPECT_EQ(plan.layout.hash(), resolve(config, mpi().size(), 0).layout.hash());
-  }
+  for (std::int64_t p : groups())
+    for (const ExpertRows way : {ExpertRows::exchange, ExpertRows::peers}) expect_planned(p, way);
 }
 
 }  // namespace

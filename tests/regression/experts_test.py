@@ -6,6 +6,7 @@ With TESSERA_MATRIX=whole every mesh loads what every mesh saved in every layout
 on up to 8 ranks; TESSERA_MATRIX_JOBS of these runs side by side: a minute on 32 cores.
 """
 import concurrent.futures
+import itertools
 import json
 import os
 import re
@@ -93,6 +94,20 @@ class Experts(runs.Runs):
         with open(self.path(directory, "LOCK"), encoding="utf-8") as file:
             return json.load(file)["ranks"][number]["pid"]
 
+    def test_rows_in_peers_memory_change_no_bit(self):
+        """By an exchange and in peers' memory, and from one to the other at a restart."""
+        peers = self.spread(2, "proof.expert_rows=peers", f"debug.trace={self.path('t.jsonl')}")
+        self.train(0, 4, self.deck("a"), *self.spread(2))
+        self.train(0, 4, self.deck("b"), *peers)
+        self.train(75, 4, self.deck("c"), *self.spread(2), "--stop-at", "5")
+        self.train(0, 4, self.deck("c"), *peers)
+        for run in "bc":
+            assert self.rows(run) == self.rows("a")
+            assert self.final(run) == self.final("a")
+        for row in self.json_lines("t.jsonl"):
+            assert {c["label"] for c in row["collectives"] if c["op"] == "exchange_rows"} == {
+                "expert rows", "expert answers", "answer gradients", "row gradients"}
+
     def test_a_rank_that_pauses_changes_nothing(self):
         settings = self.spread(2)
         self.train(0, 4, self.deck("a"), *settings)
@@ -111,9 +126,10 @@ class Experts(runs.Runs):
 
     def test_a_rank_that_stands_still_is_named(self):
         """Other ranks wait for the stopped one in its expert group, its expert-data group and the world; none of them is blamed."""
-        for ranks, expert, number in ((2, 2, 1), (4, 2, 3), (4, 4, 0)) if WHOLE else ((4, 2, 3),):
-            name = f"a{ranks}.{expert}"
-            process = self.start(ranks, self.deck(name), *self.spread(expert, "run.steps=1000000", "comm.timeout_s=4"))
+        meshes = ((2, 2, 1), (4, 2, 3), (4, 4, 0)) if WHOLE else ((4, 2, 3),)
+        for (ranks, expert, number), way in itertools.product(meshes, ("exchange", "peers")):
+            name = f"a{ranks}.{expert}.{way}"
+            process = self.start(ranks, self.deck(name), *self.spread(expert, "run.steps=1000000", "comm.timeout_s=4", f"proof.expert_rows={way}"))
             rows = self.path(name, "metrics.jsonl")
             deadline = time.monotonic() + runs.PATIENCE
             while not (os.path.exists(rows) and os.path.getsize(rows)):
@@ -156,13 +172,19 @@ class Experts(runs.Runs):
         assert two["memory"]["weights"] < one["memory"]["weights"]
         text = plan("--verbose", *self.spread(2))
         assert "4 ranks in 2 expert groups of 2; each rank holds 6 of 12 experts" in text
+        assert "no graph: parallel.expert" in text
+        peers = json.loads(plan("--json", *self.spread(2, "proof.expert_rows=peers")))
+        assert peers["graph"] is True
+        assert {key: peers[key] for key in ("parameters", "flops_per_step", "expert")} == {key: two[key] for key in ("parameters", "flops_per_step", "expert")}
+        assert "no graph" not in plan("--verbose", *self.spread(2, "proof.expert_rows=peers"))
 
     def test_without_room_a_run_ends_on_all_ranks(self):
         """With room for 1.0 times the even share some layer of some step has too little room: that step changes nothing."""
-        _, err = self.train(6, 2, self.deck("a"), *self.spread(2, "parallel.expert_room=1.0"))
-        assert re.search(r"parallel.expert_room: 1 is too small: rank [01] would have received 1\.\d+ times .* set 1\.\d+ or more", err)
-        assert self.tool(0, "ls", "a") == []
-        assert self.json_lines("a", "metrics.jsonl") == []
+        for way in ("exchange", "peers"):
+            _, err = self.train(6, 2, self.deck(way), *self.spread(2, "parallel.expert_room=1.0", f"proof.expert_rows={way}"))
+            assert re.search(r"parallel.expert_room: 1 is too small: rank [01] would have received 1\.\d+ times .* set 1\.\d+ or more", err)
+            assert self.tool(0, "ls", way) == []
+            assert self.json_lines(way, "metrics.jsonl") == []
 
     def test_what_cannot_be_is_refused_by_name(self):
         for ranks, weights, settings, said in (

@@ -44,7 +44,8 @@ PlannedRows planned_rows(const RunPlan& plan) {
 
 /// Why steps run kernel by kernel; empty if a GPU replays them as one CUDA graph.
 std::string reason_for_no_graph(const RunPlan& plan) {
-  if (plan.ranks.experts.size > 1) return "parallel.expert: the host reads how many rows arrive, layer by layer";
+  const bool waits = plan.ranks.experts.size > 1 && !plan.model.shape().moe->by_peers();
+  if (waits) return "parallel.expert: the host reads how many rows arrive, layer by layer";
   return plan.graph ? "" : "proof.graph is false";
 }
 
@@ -53,13 +54,13 @@ std::string experts_text(const RunPlan& plan) {
   if (ranks.experts.size == 1) return "";
   const MoeShape& moe = plan.model.shape().moe.value();
   const PlannedRows rows = planned_rows(plan);
+  const std::string no_graph = reason_for_no_graph(plan);
   return fmt::format("mesh: {} ranks in {} expert groups of {}; each rank holds {} of {} experts, which {} share\n"
-                     "experts' rows: memory for {} a layer, {} of them at even routing\n"
-                     "no graph: {}\n",
+                     "experts' rows: memory for {} a layer, {} of them at even routing\n{}",
                      ranks.world.size, ranks.expert_data.size, ranks.experts.size, moe.held(), moe.experts,
                      ranks.expert_data.size == 1 ? std::string("no ranks")
                                                  : fmt::format("{} ranks", ranks.expert_data.size),
-                     rows.most, rows.even, reason_for_no_graph(plan));
+                     rows.most, rows.even, no_graph.empty() ? "" : fmt::format("no graph: {}\n", no_graph));
 }
 
 /// Adds mesh, graph and, with expert parallelism, rows.

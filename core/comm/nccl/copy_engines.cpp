@@ -88,6 +88,13 @@ void CopyEngines::open(std::span<Exchange* const> exchanges) {
     exchanges[i]->peers = opened_.emplace_back(std::move((*shared)[i]));
 }
 
+CopyEngines::Addresses CopyEngines::reach(void* memory) {
+  if (flags_of_.empty()) return {};
+  void* const mine[] = {memory};
+  const std::optional<std::vector<Addresses>> shared = share(mine);
+  return shared ? shared->front() : Addresses();
+}
+
 /// The addresses of `mine`, buffer by buffer, in every rank's memory, mapped into this process; nullptr where a buffer
 /// has no memory. Nothing, on all ranks, if any rank could not export or open one. Collective.
 std::optional<std::vector<CopyEngines::Addresses>> CopyEngines::share(std::span<void* const> mine) {
@@ -139,13 +146,17 @@ bool CopyEngines::takes(const Operation& operation) {
 }
 
 cudaError_t CopyEngines::start(const Operation& operation) const {
-  cudaError_t code = signal(Moment::ready);
-  if (code == cudaSuccess) code = wait(Moment::ready);
+  cudaError_t code = meet(Moment::ready);
   for (int i = 1; i < place_.size && code == cudaSuccess; ++i)
     code = copy(operation, (place_.rank + i) % place_.size);  // so that no rank receives from two at once
   if (code == cudaSuccess) code = signal(Moment::complete);
   if (code == cudaSuccess && operation.collective == Collective::all_gather) code = copy(operation, place_.rank);
   return code == cudaSuccess ? wait(Moment::complete) : code;
+}
+
+cudaError_t CopyEngines::meet(Moment moment) const {
+  const cudaError_t code = signal(moment);
+  return code == cudaSuccess ? wait(moment) : code;
 }
 
 /// Copies this rank's parts into the buffers of rank `to`.

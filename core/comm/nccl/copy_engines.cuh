@@ -42,11 +42,17 @@ class CopyEngines {
   /// Enqueues an operation on the stream, which may be capturing. Local: the GPUs wait for each other, not the hosts.
   cudaError_t start(const Operation& operation) const;
 
- private:
   using Addresses = std::vector<std::byte*>;  ///< of one buffer, by rank
-  struct Exported;
+  /// Addresses of every rank's `memory` in this process; nothing, on all ranks, if a rank cannot reach another's.
+  /// Collective over the communicator.
+  Addresses reach(void* memory);
   /// The two synchronisations of an operation: all buffers may be written; all parts have been written.
   enum class Moment { ready, complete };
+  /// Orders the stream behind what the streams of all ranks hold so far. Moments of both kinds take turns.
+  cudaError_t meet(Moment moment) const;
+
+ private:
+  struct Exported;
 
   std::optional<std::vector<Addresses>> share(std::span<void* const> mine);
   std::byte* import(int rank, const Exported& exported);

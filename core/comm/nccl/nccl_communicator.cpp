@@ -129,6 +129,7 @@ class NcclBackEnd {
 
   const CollectiveLog& log() const { return log_; }
   cudaStream_t native() const { return static_cast<cudaStream_t>(stream_.native()); }
+  Stream& stream() { return stream_; }
 
   /// Takes a slot for an operation of `group`; `start` enqueues it. Returns the slot's number.
   template <class Start>
@@ -285,6 +286,10 @@ class NcclCommunicator final : public Communicator {
     if (engines_) engines_->open(exchanges);
   }
 
+  std::vector<std::byte*> reach(const SharedMemory& memory) override {
+    return engines_ ? engines_->reach(memory.bytes.data) : std::vector<std::byte*>();
+  }
+
   Pending submit(Stream& stream, const Operation& operation) override {
     operation.check(rank(), size());
     return Pending(this, back_end_->begin(stream, operation, group_, [&] { start(operation); }));
@@ -296,6 +301,7 @@ class NcclCommunicator final : public Communicator {
 
  private:
   void start(const Operation& operation) {
+    if (operation.direct) return move(*operation.direct);
     if (engines_ && CopyEngines::takes(operation)) return back_end_->check(engines_->start(operation), comm_);
     check(ncclGroupStart());
     for (const Exchange& exchange : operation.exchanges) {
@@ -309,6 +315,13 @@ class NcclCommunicator final : public Communicator {
       }
     }
     check(ncclGroupEnd());
+  }
+
+  void move(const DirectMove& rows) {
+    require(engines_.has_value(), "NcclCommunicator", "moves rows in memory that has been reached");
+    back_end_->check(engines_->meet(CopyEngines::Moment::ready), comm_);
+    rows.enqueue(back_end_->stream());
+    back_end_->check(engines_->meet(CopyEngines::Moment::complete), comm_);
   }
 
   void all_gather(const Exchange& x) {

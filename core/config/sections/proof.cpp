@@ -80,6 +80,8 @@ std::span<const Effect> ProofConfig::effects() {
   static constexpr Effect rows[] = {
       {"proof.cuts", "precision.recipe", "on weights that the recipe quantizes",
        [](const RunConfig& c) { return !coded_weights(c).empty(); }},
+      {"proof.expert_rows", "parallel.expert", "with parallel.expert above 1",
+       [](const RunConfig& c) { return c.parallel.expert > 1; }},
   };
   return rows;
 }

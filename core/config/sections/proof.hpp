@@ -15,6 +15,7 @@ struct ProofConfig {
   bool reduce_overlap = true;
   bool graph = true;
   bool copy_engines = true;
+  ExpertRows expert_rows = ExpertRows::exchange;
   bool share_gpu = false;
   bool mixed_hosts = false;
 
@@ -37,6 +38,10 @@ struct ProofConfig {
     v.key("copy_engines", self.copy_engines, OneOf(), may_change,
           "Let the copy engines of GPUs on one host move gradients and weights, so that no multiprocessor takes part; "
           "where they cannot, or with false, NCCL does");
+    v.key("expert_rows", self.expert_rows, OneOf(), may_change,
+          "How rows reach experts of other ranks. exchange: sorted, sent, and sorted again, behind a wait of the host "
+          "for their number; peers: kernels read and write them in the other ranks' memory, in steps that are one CUDA "
+          "graph, where all ranks of an expert group are on one host");
     v.key("share_gpu", self.share_gpu, OneOf(), may_change,
           "Let several ranks share a GPU; they talk through host memory");
     v.key("mixed_hosts", self.mixed_hosts, OneOf(), may_change,

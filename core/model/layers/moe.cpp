@@ -129,21 +129,13 @@ void Moe::forward(const Call& call, const Tensor& x, const Saved& kept, const Te
     const Arena::Frame frame(call.arena);
     const Tensor expert_outputs = rows_.of_experts(call.arena, saved.rows, saved.out);
     down_.forward(of_rows, expert_outputs, activated(call, now), held, now.of_down);
-    if (Pending combined = rows_.combine(call, saved.rows, saved.out, expert_outputs, "expert answers"))
-      combined.wait(call.stream);
+    rows_.combine(call, saved.rows, y, saved.out, expert_outputs, shared);
   }
-  if (y) combine_forward(call.stream, y, saved.out, saved.rows.routing, shared);
 }
 
 void Moe::dispatch(const Call& call, const Tensor& x, const Saved& saved, const Tensor& shared) const {
   const Arena::Frame frame(call.arena);
-  const TokenDispatcher::Counts counts = rows_.start_counts(call, saved.rows);
-  // On the device while the host waits for the counts.
-  const Tensor permuted = rows_.of_tokens(call.arena, saved.rows, saved.x);
-  permute_forward(call.stream, permuted, x, saved.rows.routing);
-  rows_.finish_counts(call, saved.rows, counts);
-  TokenDispatcher::Dispatch dispatched =
-      rows_.start_dispatch(call, saved.rows, arrived(saved).x, permuted, {}, "expert rows");
+  TokenDispatcher::Dispatch dispatched = rows_.start_dispatch(call, saved.rows, saved.x, x);
   if (shared_) shared_->forward(call, x, *saved.shared, shared);  // under the exchange
   rows_.finish_dispatch(call, saved.rows, std::move(dispatched));
 }
@@ -160,10 +152,8 @@ void Moe::backward(const Call& call, const Tensor& dx, const Tensor& dy, const T
     {
       const Arena::Frame travelling(call.arena);
       const Tensor dweight = call.arena.temp(sum_type_, routing.weight.shape);
-      const Tensor expert_outputs = rows_.of_tokens(call.arena, saved.rows, drows);
-      combine_backward(call.stream, expert_outputs, dweight, dy, saved.out, routing);
       TokenDispatcher::Dispatch dispatched =
-          rows_.start_dispatch(call, saved.rows, drows, expert_outputs, numbers, "answer gradients");
+          rows_.start_combine_backward(call, saved.rows, drows, numbers, dweight, dy, saved.out);
       router_backward(call, dlogits, dweight, x, routing);  // under the exchange, as is the next
       if (shared_) shared_->backward(call, dx, dy, x, *saved.shared);
       rows_.finish_dispatch(call, saved.rows, std::move(dispatched));
@@ -192,12 +182,10 @@ void Moe::experts_backward(const Call& call, const Tensor& dx, const Saved& save
                                      : activate_backward(call.stream, call.arena, activation_, dact, now.pre);
   const Factors::Gradient dpre = up_.gradient(of_rows, of_pre, numbers);
   up_.input_gradient(call, drows, dpre, held);
-  const Tensor permuted = rows_.of_tokens(call.arena, saved.rows, drows);
-  Pending combined = rows_.combine(call, saved.rows, permuted, drows, "row gradients");
+  const Tensor first = shared_ ? dx : Tensor{};  // mutation: shared_expert_forgets
+  TokenDispatcher::Returning returning = rows_.start_dispatch_backward(call, saved.rows, dx, drows, first);
   up_.weight_gradient(of_rows, dpre, now.x, held, now.of_up);  // under the exchange
-  if (combined) combined.wait(call.stream);
-  // mutation: shared_expert_forgets
-  permute_backward(call.stream, dx, permuted, saved.rows.routing, shared_ ? dx : Tensor{});
+  rows_.finish_dispatch_backward(call, saved.rows, dx, first, std::move(returning));
 }
 
 void Moe::router_backward(const Call& call, const Tensor& dlogits, const Tensor& dweight, const Tensor& x,

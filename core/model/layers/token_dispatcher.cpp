@@ -47,49 +47,96 @@ TokenDispatcher::Saved TokenDispatcher::place(Arena& arena, std::int64_t tokens,
   r.load = arena.keep(DType::i32, {shape.sequences, moe_.experts});
   r.drops = shape.capacity > 0;
   if (local()) return saved;
+  if (moe_.by_peers()) {
+    saved.shifts = arena.keep(DType::i32, {moe_.experts});
+    saved.arrival.drops = true;  // rows behind the last expert's are no token's
+  } else {
+    saved.arrival.row_of_slot = arena.keep(DType::i32, {moe_.arrival(tokens, row_multiple_).room, 1});
+    saved.counts = std::make_shared<DispatchCounts>();
+  }
   saved.arrival.offsets = arena.keep(DType::i32, {moe_.held() + 1});
-  saved.arrival.row_of_slot = arena.keep(DType::i32, {moe_.arrival(tokens, row_multiple_).room, 1});
   saved.arrival.token_of_row = arena.keep(DType::i32, {most(tokens)});
-  saved.counts = std::make_shared<DispatchCounts>();
   return saved;
-}
-
-TokenDispatcher::Counts TokenDispatcher::start_counts(const Call& call, const Saved& saved) const {
-  if (local()) return {};
-  require(call.exchange != nullptr, "TokenDispatcher", "experts of other ranks need an exchange of rows");
-  const ArrivalShape shape = arrival(saved);
-  const Tensor counts = call.arena.temp(DType::i32, {shape.ranks, shape.experts});
-  count_rows(call.stream, counts.flat(shape.place * shape.experts, shape.experts), saved.routing);
-  return {counts, call.exchange->gather(call.stream, shape, counts)};
-}
-
-void TokenDispatcher::finish_counts(const Call& call, const Saved& saved, const Counts& counts) const {
-  if (local()) return;
-  const ArrivalShape shape = arrival(saved);
-  *saved.counts = call.exchange->gathered(call.stream, shape, counts.copied);
-  tessera::arrive(call.stream, shape, local_routing(saved), counts.all, call.sums ? &call.sums->arrivals : nullptr);
 }
 
 Routing TokenDispatcher::local_routing(const Saved& saved) const {
   if (local()) return saved.routing;
+  if (moe_.by_peers()) return saved.arrival;
   Routing held = saved.arrival;
   held.row_of_slot = held.row_of_slot.row_range(0, saved.counts->arriving);
   held.token_of_row = held.token_of_row.flat(0, saved.counts->rows);
   return held;
 }
 
+Tensor TokenDispatcher::of_experts(Arena& arena, const Saved& saved, const Tensor& tokens_rows) const {
+  return local() ? tokens_rows : arena.temp(tokens_rows.type, {rows(saved), tokens_rows.columns()});
+}
+
+/// Room for the rows of this rank's tokens: those of its experts themselves where they are the same.
 Tensor TokenDispatcher::of_tokens(Arena& arena, const Saved& saved, const Tensor& experts_rows) const {
   const std::int64_t slots = saved.routing.token_of_row.elements();
   return local() ? experts_rows : arena.temp(experts_rows.type, {slots, experts_rows.columns()});
 }
 
-Tensor TokenDispatcher::of_experts(Arena& arena, const Saved& saved, const Tensor& tokens_rows) const {
-  return local() ? tokens_rows : arena.temp(tokens_rows.type, {rows(saved), tokens_rows.columns()});
+PeerRows TokenDispatcher::peers(const Call& call, const Saved& saved) const {
+  return {saved.shifts, call.exchange->distances()};
 }
 
 TokenDispatcher::Dispatch TokenDispatcher::start_dispatch(const Call& call, const Saved& saved,
-                                                          const Tensor& experts_rows, const Tensor& of_tokens,
-                                                          const Tensor& numbers, const char* label) const {
+                                                          const Tensor& experts_rows, const Tensor& x) const {
+  if (local()) {
+    permute_forward(call.stream, experts_rows, x, saved.routing);
+    return {};
+  }
+  require(call.exchange != nullptr, "TokenDispatcher", "experts of other ranks need an exchange of rows");
+  const ArrivalShape shape = arrival(saved);
+  DispatchStats* const arrivals = call.sums ? &call.sums->arrivals : nullptr;
+  if (moe_.by_peers()) {
+    const Tensor& counts = call.exchange->counts();
+    count_rows(call.stream, counts.flat(shape.place * shape.experts, shape.experts), saved.routing);
+    call.exchange->gather(call.stream, shape);
+    find_shifts(call.stream, shape, saved.shifts, counts);
+    tessera::arrive(call.stream, shape, saved.arrival, counts, arrivals);
+    clear_gaps(call.stream, experts_rows, saved.arrival);
+    return {.pending = call.exchange->move(call.stream, shape, {&experts_rows, 1}, "expert rows", [&](Stream& stream) {
+      send_rows(stream, experts_rows, x, saved.routing, peers(call, saved), Weighted::no);
+    })};
+  }
+  const Tensor counts = call.arena.temp(DType::i32, {shape.ranks, shape.experts});
+  count_rows(call.stream, counts.flat(shape.place * shape.experts, shape.experts), saved.routing);
+  const Event copied = call.exchange->gather(call.stream, shape, counts);
+  const Tensor permuted = of_tokens(call.arena, saved, experts_rows);
+  permute_forward(call.stream, permuted, x, saved.routing);  // while the host waits for the counts
+  *saved.counts = call.exchange->gathered(call.stream, shape, copied);
+  tessera::arrive(call.stream, shape, local_routing(saved), counts, arrivals);
+  return send(call, saved, experts_rows.row_range(0, rows(saved)), permuted, {}, "expert rows");
+}
+
+TokenDispatcher::Dispatch TokenDispatcher::start_combine_backward(const Call& call, const Saved& saved,
+                                                                  const Tensor& drows, const Tensor& numbers,
+                                                                  const Tensor& dweight, const Tensor& dy,
+                                                                  const Tensor& out) const {
+  const Routing& routing = saved.routing;
+  if (!moe_.by_peers()) {
+    const Tensor permuted = of_tokens(call.arena, saved, drows);
+    combine_backward(call.stream, permuted, dweight, dy, out, routing);
+    return send(call, saved, drows, permuted, numbers, "answer gradients");
+  }
+  combine_backward(call.stream, {}, dweight, dy, out, routing);
+  std::vector<Tensor> moved{drows};
+  if (numbers) moved.push_back(numbers.view({numbers.elements(), 1}));
+  for (const Tensor& rows : moved) clear_gaps(call.stream, rows, saved.arrival);
+  const auto kernels = [&](Stream& stream) {
+    send_rows(stream, drows, dy, routing, peers(call, saved), Weighted::yes);
+    if (numbers) send_numbers(stream, numbers, routing, peers(call, saved), call.first_token);
+  };
+  return {.pending = call.exchange->move(call.stream, arrival(saved), moved, "answer gradients", kernels)};
+}
+
+/// Begins the exchange of rows that are sorted by expert.
+TokenDispatcher::Dispatch TokenDispatcher::send(const Call& call, const Saved& saved, const Tensor& experts_rows,
+                                                const Tensor& of_tokens, const Tensor& numbers,
+                                                const char* label) const {
   Dispatch dispatched{experts_rows, numbers, {}, {}, {}};
   if (local()) {
     if (numbers) number_rows(call.stream, numbers, saved.routing, call.first_token);
@@ -109,22 +156,54 @@ TokenDispatcher::Dispatch TokenDispatcher::start_dispatch(const Call& call, cons
 }
 
 void TokenDispatcher::finish_dispatch(const Call& call, const Saved& saved, Dispatch dispatched) const {
-  if (local()) return;
+  if (!dispatched.pending) return;
   dispatched.pending.wait(call.stream);
+  if (moe_.by_peers()) return;
   const Routing routing = local_routing(saved);
   if (const Tensor& numbers = dispatched.numbers)
     permute_forward(call.stream, numbers.view({numbers.elements(), 1}), dispatched.arriving_numbers, routing);
   permute_forward(call.stream, dispatched.rows, dispatched.arriving, routing);
 }
 
-Pending TokenDispatcher::combine(const Call& call, const Saved& saved, const Tensor& of_tokens,
-                                 const Tensor& experts_rows, const char* label) const {
-  if (local()) return {};
+/// Begins the exchange of rows back to their tokens, where they are sorted by expert.
+Pending TokenDispatcher::send_back(const Call& call, const Saved& saved, const Tensor& of_tokens,
+                                   const Tensor& experts_rows, const char* label) const {
   const Tensor returning = call.arena.temp(experts_rows.type, {saved.counts->arriving, experts_rows.columns()});
   permute_backward(call.stream, returning, experts_rows, local_routing(saved));  // one row each
   // Where a rank had no room nothing was sent, and nothing comes back; the run ends once the step has been reported.
   if (saved.counts->arriving == 0) clear(call.stream, of_tokens);
   return call.exchange->combine(call.stream, *saved.counts, {of_tokens, returning}, label);
+}
+
+void TokenDispatcher::combine(const Call& call, const Saved& saved, const Tensor& y, const Tensor& out,
+                              const Tensor& experts_rows, const Tensor& last) const {
+  if (moe_.by_peers()) {
+    const auto kernels = [&](Stream& stream) {
+      fetch_answers(stream, y, out, experts_rows, saved.routing, peers(call, saved), last);
+    };
+    call.exchange->move(call.stream, arrival(saved), {&experts_rows, 1}, "expert answers", kernels).wait(call.stream);
+    return;
+  }
+  if (!local()) send_back(call, saved, out, experts_rows, "expert answers").wait(call.stream);
+  if (y) combine_forward(call.stream, y, out, saved.routing, last);
+}
+
+TokenDispatcher::Returning TokenDispatcher::start_dispatch_backward(const Call& call, const Saved& saved,
+                                                                    const Tensor& dx, const Tensor& drows,
+                                                                    const Tensor& first) const {
+  if (local()) return {drows, {}};
+  if (moe_.by_peers())
+    return {{}, call.exchange->move(call.stream, arrival(saved), {&drows, 1}, "row gradients", [&](Stream& stream) {
+      fetch_gradients(stream, dx, drows, saved.routing, peers(call, saved), first);
+    })};
+  const Tensor permuted = of_tokens(call.arena, saved, drows);
+  return {permuted, send_back(call, saved, permuted, drows, "row gradients")};
+}
+
+void TokenDispatcher::finish_dispatch_backward(const Call& call, const Saved& saved, const Tensor& dx,
+                                               const Tensor& first, Returning returning) const {
+  if (returning.pending) returning.pending.wait(call.stream);
+  if (returning.rows) permute_backward(call.stream, dx, returning.rows, saved.routing, first);
 }
 
 }  // namespace tessera

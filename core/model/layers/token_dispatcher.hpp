@@ -4,17 +4,20 @@
 #include "core/model/layers/call.hpp"
 #include "core/model/row_exchange.hpp"
 #include "core/model/shape.hpp"
+#include "kernels/moe/peers.hpp"
 
 namespace tessera {
 
 /// The way of a layer's rows from tokens to experts and back. Without expert parallelism a rank's experts compute the
-/// rows of its own tokens, where they lie. With it, what arrives from all ranks of the expert group.
+/// rows of its own tokens, where they lie. With it, what arrives from all ranks of the expert group: by an exchange, or
+/// in the ranks' memory, which they reach (proof.expert_rows). Equal bits.
 class TokenDispatcher {
  public:
   struct Saved {
     Routing routing;  ///< of this rank's tokens
     Routing arrival;  ///< of the rows that arrive; without expert parallelism of nothing
-    std::shared_ptr<DispatchCounts> counts;  ///< filled by finish_counts(); null without expert parallelism
+    std::shared_ptr<DispatchCounts> counts;  ///< filled by start_dispatch(); null unless the host knows them
+    Tensor shifts;                           ///< of rows that move in peers' memory: see PeerRows
   };
 
   /// Each expert's rows begin at multiples of `row_multiple`.
@@ -28,46 +31,56 @@ class TokenDispatcher {
   std::int64_t expert_outputs(std::int64_t tokens) const { return router_shape(tokens).rows(); }
   Saved place(Arena& arena, std::int64_t tokens, DType sum_type) const;
 
-  /// Counts of a layer's rows on their way to the host, in the caller's frame of the arena.
-  struct Counts {
-    Tensor all;  ///< i32 [ranks, experts]
-    Event copied;
-  };
-  /// Tells the expert group how the tokens were routed. Collective over the expert group, as start_dispatch() and
-  /// combine() are; all three move nothing without expert parallelism.
-  Counts start_counts(const Call& call, const Saved& saved) const;
-  /// The host waits for the counts. From here on it is known which rows arrive.
-  void finish_counts(const Call& call, const Saved& saved, const Counts& counts) const;
-  /// Of the rows that this rank's experts compute: where each expert's begin, and which are no token's.
+  /// Of the rows that this rank's experts compute, once dispatched: where each expert's begin, and which are no token's.
   Routing local_routing(const Saved& saved) const;
-  /// How many those are, gaps between experts included.
+  /// How many those are, gaps between experts included: in peers' memory, as many as there is room for.
   std::int64_t rows(const Saved& saved) const { return local_routing(saved).token_of_row.elements(); }
-
-  /// Room for the rows of this rank's tokens: `experts_rows` itself where they are those of its experts, else a
-  /// temporary of the same type and width.
-  Tensor of_tokens(Arena& arena, const Saved& saved, const Tensor& experts_rows) const;
-  /// The same for what the experts compute, of the width of `tokens_rows`.
+  /// Room for what the experts compute, as wide as `tokens_rows`, the rows of this rank's tokens: these themselves where
+  /// they are the experts', else a temporary.
   Tensor of_experts(Arena& arena, const Saved& saved, const Tensor& tokens_rows) const;
-  /// Rows being dispatched to their experts, in the caller's frame of the arena: what is sent, what arrives, and the
-  /// exchange under way.
+
+  /// Rows on their way to experts, in the caller's frame of the arena: what arrives, and the move under way.
   struct Dispatch {
-    Tensor rows, numbers;
-    Tensor arriving, arriving_numbers;
+    Tensor rows = {}, numbers = {};
+    Tensor arriving = {}, arriving_numbers = {};
+    Pending pending = {};
+  };
+  /// Begins to send the tokens' x [M,C] to their experts' `experts_rows` [most(),C], of which rows() are in use. What is
+  /// enqueued until finish_dispatch() overlaps with it. The host waits for counts, unless rows move in peers' memory.
+  /// Collective over the expert group, as all that follows.
+  Dispatch start_dispatch(const Call& call, const Saved& saved, const Tensor& experts_rows, const Tensor& x) const;
+  /// Backward of combine(): dweight = <dy, out>, and begins to send weight * dy to `drows`. `numbers` (i64 [rows], or
+  /// empty) becomes the number of each row, from its token's place in the global batch.
+  Dispatch start_combine_backward(const Call& call, const Saved& saved, const Tensor& drows, const Tensor& numbers,
+                                  const Tensor& dweight, const Tensor& dy, const Tensor& out) const;
+  /// Waits for the rows, which are then sorted by expert.
+  void finish_dispatch(const Call& call, const Saved& saved, Dispatch dispatched) const;
+
+  /// Combines experts_rows, the experts' answers, into y [M,C] = combine_forward() + last. Keeps them in `out` [M k,C],
+  /// sorted by expert. Without y only that.
+  void combine(const Call& call, const Saved& saved, const Tensor& y, const Tensor& out, const Tensor& experts_rows,
+               const Tensor& last) const;
+
+  /// Row gradients on their way to tokens, in the caller's frame of the arena.
+  struct Returning {
+    Tensor rows;
     Pending pending;
   };
-  /// Begins to send rows of tokens to their experts. `numbers` (i64 [rows], or empty) becomes the number of each, from
-  /// its token's place in the global batch. What is enqueued until finish_dispatch() overlaps with the exchange.
-  Dispatch start_dispatch(const Call& call, const Saved& saved, const Tensor& experts_rows, const Tensor& of_tokens,
-             const Tensor& numbers, const char* label) const;
-  /// Waits for the rows and orders them by expert.
-  void finish_dispatch(const Call& call, const Saved& saved, Dispatch dispatched) const;
-  /// Begins to send rows of experts to their tokens. The result is empty without expert parallelism.
-  Pending combine(const Call& call, const Saved& saved, const Tensor& of_tokens, const Tensor& experts_rows,
-               const char* label) const;
+  /// Backward of dispatch: dx = first + the sum of drows, as permute_backward(). Between the calls, dx is not touched.
+  Returning start_dispatch_backward(const Call& call, const Saved& saved, const Tensor& dx, const Tensor& drows,
+                                    const Tensor& first) const;
+  void finish_dispatch_backward(const Call& call, const Saved& saved, const Tensor& dx, const Tensor& first,
+                                Returning returning) const;
 
  private:
   bool local() const { return moe_.group.size == 1; }
   ArrivalShape arrival(const Saved& saved) const;
+  PeerRows peers(const Call& call, const Saved& saved) const;
+  Tensor of_tokens(Arena& arena, const Saved& saved, const Tensor& experts_rows) const;
+  Dispatch send(const Call& call, const Saved& saved, const Tensor& experts_rows, const Tensor& of_tokens,
+                const Tensor& numbers, const char* label) const;
+  Pending send_back(const Call& call, const Saved& saved, const Tensor& of_tokens, const Tensor& experts_rows,
+                    const char* label) const;
 
   MoeShape moe_;
   std::int64_t length_, row_multiple_;

@@ -67,6 +67,12 @@ const Situation situations[] = {
      [](RunConfig& c) { c.optimizer.skip_spikes = 4; }},
     {"proof.cuts", [](RunConfig& c) { c.precision.recipe = RecipeName::mxfp8; },
      [](RunConfig& c) { c.proof.cuts = GatherCuts::tile; }},
+    {"proof.expert_rows",
+     [](RunConfig& c) {
+       mix(c);
+       c.parallel.expert = 2;
+     },
+     [](RunConfig& c) { c.proof.expert_rows = ExpertRows::peers; }},
     {"optimizer.muon.momentum", [](RunConfig& c) { c.optimizer.matrices = MatrixRule::muon; }, [](RunConfig&) {}},
     {"optimizer.muon.nesterov", [](RunConfig& c) { c.optimizer.matrices = MatrixRule::muon; },
      [](RunConfig& c) { c.optimizer.muon.nesterov = false; }},

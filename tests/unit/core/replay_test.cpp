@@ -102,7 +102,7 @@ TEST(Replay, LeavesLogStatesAndCountsAsAnEagerStep) {
     SCOPED_TRACE(number);
     const int ranks = 1 + number % 4;
     RunConfig config = test::untied::drawn(random, ranks);
-    config.parallel.expert = 1;  // whose counts the host reads
+    config.proof.expert_rows = ExpertRows::peers;  // without counts that the host reads
     const int evaluated = static_cast<int>(random() % (2 * steps));
     if (!refusals(config, ranks).empty()) continue;
     const RunPlan plan = resolve(config, ranks, ranks - 1);
