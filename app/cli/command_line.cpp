@@ -36,7 +36,8 @@ std::vector<Override> overrides_of(const std::vector<std::string>& arguments) {
 std::vector<std::string> quantized_formats() {
   std::vector<std::string> names;
   for (int i = 0; i < formats::Registry::size; ++i)
-    if (const FormatTraits traits = traits_of(static_cast<FormatId>(i)); !traits.plain) names.emplace_back(traits.name);
+    if (const FormatTraits traits = traits_of(static_cast<FormatId>(i)); !traits.plain && !traits.by_lines)
+      names.emplace_back(traits.name);
   return names;
 }
 
@@ -488,7 +489,7 @@ class Parser {
                quantized_formats(), [this](const std::string& text) { quantize_.format = find_format(text).value(); },
                [](const std::string& text) {
                  const auto format = find_format(text);
-                 return format && formats::is_described(*format);
+                 return format && (formats::is_described(*format) || traits_of(*format).by_lines);  // refused by file
                });
     verb->add_option("--out", quantize_.out, "The HDF5 file to write; must not exist")->required()->type_name("OUT");
     verb->add_flag_callback(

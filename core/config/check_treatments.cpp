@@ -21,6 +21,7 @@ constexpr Unfit unfit_for_weights[] = {
     {"fp8_block_1d", "has blocks of rows, which are for activations and gradients: use fp8_block"},
     {"nvfp4_1d", "has blocks of rows, which are for activations and gradients: use nvfp4"},
     {"nvfp4_46_1d", "has blocks of rows, which are for activations and gradients: use nvfp4_46"},
+    {"nvfp4_row", "has scales of rows, which are for activations and gradients: use nvfp4"},
     {"fp8_tensor_e5m2", "is E5M2, whose range is for gradients: use fp8_tensor"},
     {"mxfp8_e5m2", "is E5M2, whose range is for gradients: use mxfp8 or mxfp8_2d"},
 };
@@ -81,7 +82,7 @@ void check_extras(const std::string& key, const RecipeConfig& recipe, const Trea
   const Derived<RoundingMode>& gradient = recipe.rounding.gradient;
   if (gradient.known() && gradient.get() == RoundingMode::stochastic && !t.draws)
     refuse(".rounding.gradient", fmt::format("is stochastic, and gradients are in {}: random rounding is that of "
-                                             "nvfp4; use gradient nvfp4, or leave rounding out",
+                                             "nvfp4 and nvfp4_row; use one of these, or leave rounding out",
                                              text_of(t.gradient)));
   for (const auto& [asked, below] : {std::pair{recipe.hadamard.forward, ".hadamard.forward"},
                                      std::pair{recipe.hadamard.dgrad, ".hadamard.dgrad"}})
@@ -91,8 +92,8 @@ void check_extras(const std::string& key, const RecipeConfig& recipe, const Trea
   const Derived<bool>& wgrad = recipe.hadamard.wgrad;
   if (wgrad.known() && wgrad.get() && !t.rotates)
     refuse(".hadamard.wgrad", fmt::format("is true, and its product multiplies x in {} and dy in {}: both must be "
-                                          "quantized by columns in nvfp4 or nvfp4_46; leave hadamard out, or use one "
-                                          "of these for each",
+                                          "quantized by columns in nvfp4, nvfp4_row or nvfp4_46; leave hadamard out, "
+                                          "or use one of these for each",
                                           text_of(Treatment::Activation{t.activation.wgrad, t.activation.wgrad}),
                                           text_of(Treatment::Gradient{t.gradient.wgrad, t.gradient.wgrad})));
 }

@@ -115,8 +115,8 @@ struct RoundingConfig {
     v.key("weight", self.weight, OneOf(), may_change, "Rounding of weights: nearest, since a weight is no draw");
     v.key("activation", self.activation, OneOf(), may_change,
           "Rounding of activations: nearest, since evaluations draw nothing");
-    v.derived("gradient", self.gradient, OneOf(), may_change, "stochastic for nvfp4, else nearest",
-              "Rounding of gradients; stochastic: by random numbers, in format nvfp4");
+    v.derived("gradient", self.gradient, OneOf(), may_change, "stochastic for nvfp4 and nvfp4_row, else nearest",
+              "Rounding of gradients; stochastic: by random numbers, in nvfp4 and nvfp4_row");
   }
   bool operator==(const RoundingConfig&) const = default;
 };
@@ -132,7 +132,7 @@ struct HadamardConfig {
     using enum Restart;
     v.key("forward", self.forward, OneOf(), may_change, "Rotate the factors of forward: false, since weights are not");
     v.key("dgrad", self.dgrad, OneOf(), may_change, "Rotate the factors of dgrad: false, since weights are not");
-    v.derived("wgrad", self.wgrad, OneOf(), may_change, "true where both are nvfp4 or nvfp4_46, else false",
+    v.derived("wgrad", self.wgrad, OneOf(), may_change, "true where both are nvfp4, nvfp4_row or nvfp4_46, else false",
               "Rotate x and dy of dW = dy^T x by Hadamard matrices of 16 rows before they are quantized");
   }
   bool operator==(const HadamardConfig&) const = default;

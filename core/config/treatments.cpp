@@ -44,6 +44,7 @@ constexpr Variants variants[] = {
     of<formats::Nvfp4, formats::Nvfp4OneD>("nvfp4_1d"),
     of<formats::Nvfp4FourOverSix, formats::Nvfp4FourOverSixOneD>("nvfp4_46"),
     of<formats::Nvfp4FourOverSix, formats::Nvfp4FourOverSixOneD>("nvfp4_46_1d"),
+    of<formats::Nvfp4, formats::Nvfp4Row>("nvfp4_row"),
 };
 
 /// The variants of a name: of the table, or a described format for all factors; none where there is no such format.

@@ -60,6 +60,8 @@ std::optional<std::string> obstacle(FormatId format, const SourceTensor& t) {
   if (t.type != DType::f32 && t.type != DType::bf16)
     return fmt::format("{} is of type {}, neither fp32, fp16 nor bf16", t.shape.text(), name_of(t.type));
   if (t.shape.elements() == 0) return fmt::format("{} is empty", t.shape.text());
+  if (traits.by_lines)
+    return fmt::format("{} has a scale for each row and column, which no file holds: use nvfp4_1d", traits.name);
   const Sides sides = sides_of({t, format, t.shape[-2]});
   if (!sides.rowwise && !sides.columnwise)
     return fmt::format("{} suits neither direction of {}: blocks of {} x {} do not divide it", t.shape.text(),

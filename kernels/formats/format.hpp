@@ -61,7 +61,7 @@ concept Format = requires(float amax, float tensor_amax, TensorScale tensor, typ
   { F::columnwise } -> std::convertible_to<Columnwise>;
   { F::columnwise_order } -> std::convertible_to<Order>;
   { F::agreement } -> std::convertible_to<Agreement>;
-  { F::tensor_amax } -> std::convertible_to<bool>;  // scales depend on the amax of the whole matrix
+  { F::tensor_amax } -> std::convertible_to<bool>;  // scales depend on the amax of the matrix, or of a line
   { F::leaves_alpha } -> std::convertible_to<bool>;  // factors of products lack the tensor's scale
   { F::hadamard } -> std::convertible_to<bool>;     // takes rotation of columnwise copies, random rounding (may_draw)
   { F::scale_layout(Side::rowwise) } -> std::same_as<ScaleLayout>;
@@ -75,6 +75,11 @@ concept Format = requires(float amax, float tensor_amax, TensorScale tensor, typ
 /// Whether elements are plain values, without scales of blocks or of the tensor.
 template <class F>
 inline constexpr bool is_plain = !F::scaled && !F::tensor_amax;
+
+/// Whether each line of a copy has an amax and a scale of its own, in place of the tensor's. Lines are rows of the
+/// rowwise copy, columns of the columnwise one.
+template <class F>
+inline constexpr bool by_lines = requires { requires F::line_amax; };
 
 /// Whether a block chooses between two encodings, encoding() and other_encoding(), by their quantization errors.
 /// error(v, q) is that of a scaled value v whose code decodes to q: an integer, so that sums of a block have no order.

@@ -1,6 +1,5 @@
 #pragma once
-#include "kernels/formats/format.hpp"
-#include "kernels/formats/minifloat.hpp"
+#include "kernels/formats/fp8_block.hpp"
 
 namespace tessera::formats {
 
@@ -59,6 +58,35 @@ struct Nvfp4 : Nvfp4Scaling<Block{16, 16}> {
 };
 struct Nvfp4OneD : Nvfp4Scaling<Block{1, 16}> {
   static constexpr std::string_view name = "nvfp4_1d";
+};
+
+/// NVFP4 with a scale a line (by_lines) in place of the tensor's. It is a power of two, so that decoded values have it
+/// inside, exact in bf16, and no row or column of a result is scaled afterwards. Its amax is stored.
+struct Nvfp4Row : Nvfp4Scaling<Block{1, 16}> {
+  static constexpr std::string_view name = "nvfp4_row";
+  static constexpr bool leaves_alpha = false, line_amax = true;
+
+  TESSERA_FN static constexpr TensorScale tensor_scale(float amax) {
+    const float power = power_multiplier(top, amax);
+    return {power, inverse_of_power(power)};
+  }
+  TESSERA_FN static constexpr Encoding<Scale> encoding(float amax, TensorScale line) {
+    const std::uint32_t code = ScaleElement::encode(wanted_scale(amax, line));
+    return {static_cast<Scale>(code), multiplier(code, line)};
+  }
+  /// The multiplier in two steps: a power of two moves the inverse of a stored scale without rounding it again.
+  TESSERA_FN static constexpr float multiplier(std::uint32_t scale, TensorScale line) {
+    return moved(inverse_of(scale), line);
+  }
+  TESSERA_FN static constexpr float inverse_of(std::uint32_t scale) { return 1.0f / ScaleElement::decode(scale); }
+  TESSERA_FN static constexpr float moved(float inverse, TensorScale line) {
+    return at_most_largest(inverse * line.encode);  // mutation: rows_by_the_inverse
+  }
+  TESSERA_FN static constexpr float tensor_step(float amax) { return tensor_scale(amax).inverse; }
+  TESSERA_FN static constexpr float step(Scale scale, float amax) {
+    return ScaleElement::decode(scale) * tensor_step(amax);
+  }
+  TESSERA_FN static constexpr float factor_step(Scale scale, float amax) { return step(scale, amax); }
 };
 
 /// NVFP4 with "four over six": a block's amax becomes 6 or 4, whichever loses less. Scales of up to 448 leave room for

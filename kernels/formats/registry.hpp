@@ -23,7 +23,7 @@ struct FormatList {
 using Registry =
     FormatList<Bf16, Fp8Block, Fp8BlockOneD, Mxfp8, Mxfp8Tiles, Nvfp4, Nvfp4OneD, Fp8Tensor, Fp8TensorE5m2, Mxfp8E5m2,
                Mxfp6E3m2, Mxfp6E3m2Tiles, Mxfp6E2m3, Mxfp6E2m3Tiles, Mxfp4, Mxfp4Tiles, Nvfp4FourOverSix,
-               Nvfp4FourOverSixOneD>;
+               Nvfp4FourOverSixOneD, Nvfp4Row>;
 
 }  // namespace formats
 
@@ -60,8 +60,14 @@ decltype(auto) visit_format(FormatId id, V&& visitor) {
 struct FormatTraits : formats::Geometry {
   std::string_view name;
   DType data_type, scale_type;
-  bool plain, tensor_amax, leaves_alpha, hadamard, may_draw, chooses;
+  bool plain, tensor_amax, leaves_alpha, hadamard, may_draw, chooses, by_lines;
   formats::Agreement agreement;
+
+  /// Number of amaxes that a copy of one matrix has.
+  constexpr std::int64_t amaxes(Side side, formats::Matrix m) const {
+    if (!by_lines) return tensor_amax ? 1 : 0;
+    return side == Side::rowwise ? m.rows : m.columns;
+  }
 };
 
 template <formats::Format F>
@@ -76,6 +82,7 @@ constexpr FormatTraits traits_of() {
           F::hadamard,
           formats::may_draw<F>,
           formats::chooses<F>,
+          formats::by_lines<F>,
           F::agreement};
 }
 inline FormatTraits traits_of(FormatId id) {
@@ -87,7 +94,7 @@ inline FormatTraits traits_of(FormatId id) {
           false,     format.tensor_amax(),
           format.two_levels(), formats::Described::hadamard,
           false,     false,
-          format.agreement()};
+          false,     format.agreement()};
 }
 
 namespace formats {

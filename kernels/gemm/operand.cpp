@@ -25,7 +25,8 @@ Operand Operand::member(std::int64_t e) const {
   const std::int64_t elements = e * member_stride;
   const std::int64_t value_bytes = elements * size_of(data.type);
   if (!codes) return {further(data, value_bytes)};
-  const Tensor amax = codes->amax ? codes->amax.flat(e, 1) : Tensor{};
+  const std::int64_t amaxes = codes->amax.elements() / members;
+  const Tensor amax = codes->amax ? codes->amax.flat(e * amaxes, amaxes) : Tensor{};
   const Codes own{codes->format, codes->side, further(codes->scales, e * codes->scales.bytes()), amax};
   return {further(data, decoded() ? value_bytes : formats::data_bytes(codes->format, elements)), own};
 }

@@ -12,7 +12,7 @@ struct Codes {
   FormatId format{};
   Side side = Side::rowwise;
   Tensor scales;  ///< formats::scale_shape of one member, members packed; empty if the format has none
-  Tensor amax;    ///< f32 [members]; empty if the format has none
+  Tensor amax;    ///< f32, FormatTraits::amaxes() for each member; empty if the format has none
 };
 
 /// One factor of a product, a matrix [rows, columns] or `members` of them at a fixed distance (a grouped expert

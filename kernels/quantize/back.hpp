@@ -16,6 +16,8 @@ enum class Decoding : std::uint8_t {
   factor,  ///< factor of a matrix product: in the order of the matrix, without the scale of the whole tensor
 };
 
+/// Sets the amaxes of all lines to 0, where copies have some (formats::by_lines).
+void clear_lines(Stream& stream, const TableView& table);
 void find_amax(Stream& stream, FormatId format, const TableView& table, Reading reading, Purpose purpose);
 void make_copies(Stream& stream, FormatId format, const TableView& table, Reading reading, Purpose purpose);
 void decode(Stream& stream, FormatId format, const TableView& table, DType values, Side side, Decoding how);

@@ -28,8 +28,8 @@ __device__ formats::Encoding<typename F::Scale> chosen(const formats::Encoding<t
 /// Encoding of the block in which row r of the thread's values lies, along neighbouring lanes.
 template <Format F, class X>
 __device__ formats::Encoding<typename F::Scale> encoding_of_row(const Encodings<F>& encoding_of, std::uint32_t top,
-                                                                const X& x, int r) {
-  const auto one = encoding_of(top);
+                                                                const formats::TensorScale& line, const X& x, int r) {
+  const auto one = encoding_of(top, line);
   if constexpr (!formats::chooses<F>) {
     return one;
   } else {
@@ -47,8 +47,9 @@ __device__ formats::Encoding<typename F::Scale> encoding_of_row(const Encodings<
 /// Encoding of a block whose values are sixteen of a column, or of which they are a part where no choice is made.
 template <Format F>
 __device__ formats::Encoding<typename F::Scale> encoding_of_column(const Encodings<F>& encoding_of, std::uint32_t top,
+                                                                   const formats::TensorScale& line,
                                                                    const float (&y)[height]) {
-  const auto one = encoding_of(top);
+  const auto one = encoding_of(top, line);
   if constexpr (!formats::chooses<F>) {
     return one;
   } else {

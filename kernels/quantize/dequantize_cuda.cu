@@ -33,28 +33,32 @@ __device__ inline void store_by_pairs(float* out, const float (&v)[run]) {
 /// The factor of each element of a copy: its block's scale as decoding applies it.
 template <Format F, Side side, Decoding how>
 struct Steps {
+  const Descriptor& d;
+  const Patch& p;
   const typename F::Scale* scales;
   Matrix padded;
-  float amax = 0;
+  float amax;  ///< of the tensor
 
-  __device__ Steps(const Descriptor& d, const Patch& p) : padded(formats::padded_extent<F>(side, d.matrix)) {
-    const Addresses& copy = d.side[static_cast<int>(side)];
-    scales = static_cast<const typename F::Scale*>(copy.scales) + p.member * padded.elements();
-    if (copy.amax != nullptr) amax = copy.amax[p.member];
+  __device__ Steps(const Descriptor& entry, const Patch& patch)
+      : d(entry), p(patch), padded(formats::padded_extent<F>(side, d.matrix)) {
+    const void* const first = d.side[static_cast<int>(side)].scales;
+    scales = static_cast<const typename F::Scale*>(first) + p.member * padded.elements();
+    amax = formats::by_lines<F> ? 0.0f : amax_at<F>(side, d, p, 0, 0);
   }
-  /// The factor of the element at (row, column) of the matrix.
+  /// The factor of the element at (row, column) of the patch.
   __device__ float operator()(std::int64_t row, std::int64_t column) const {
-    if constexpr (!F::scaled) return applied({});
+    const float most = formats::by_lines<F> ? amax_at<F>(side, d, p, row, column) : amax;
+    if constexpr (!F::scaled) return applied({}, most);
     constexpr formats::Block b = formats::block_of<F>(side);
     constexpr formats::ScaleLayout layout = F::scale_layout(side);
-    const auto scale = scales[scale_place<F>(side, padded, row / b.rows * layout.repeat.rows,
-                                             column / b.columns * layout.repeat.columns)];
-    return applied(scale);
+    const auto scale = scales[scale_place<F>(side, padded, (p.row + row) / b.rows * layout.repeat.rows,
+                                             (p.column + column) / b.columns * layout.repeat.columns)];
+    return applied(scale, most);
   }
 
  private:
-  __device__ float applied(typename F::Scale scale) const {
-    return how == Decoding::tensor ? F::step(scale, amax) : F::factor_step(scale, amax);
+  __device__ static float applied(typename F::Scale scale, float most) {
+    return how == Decoding::tensor ? F::step(scale, most) : F::factor_step(scale, most);
   }
 };
 
@@ -133,8 +137,7 @@ __device__ void decode_patch(const Descriptor& d, const Patch& p, [[maybe_unused
   if (n <= 0 || seat.row >= lines) return;
   const Steps<F, side, how> step(d, p);
   const auto step_at = [&](int line, int k) {
-    return turned ? step(p.row + seat.column + k, p.column + seat.row + line)
-                  : step(p.row + seat.row + line, p.column + seat.column + k);
+    return turned ? step(seat.column + k, seat.row + line) : step(seat.row + line, seat.column + k);
   };
   float steps[run];
   if constexpr (!formats::is_plain<F> && across >= height)

@@ -169,6 +169,21 @@ TESSERA_FN inline Patch patch_of(const Descriptor& d, const Task& task, Area are
   return area_at(d, task.member, std::int64_t{task.row} * patch_edge, std::int64_t{task.column} * patch_edge, area);
 }
 
+/// Index in a copy's amaxes of that of element (row, column) of a patch: its member's, or by lines its line's.
+template <formats::Format F>
+TESSERA_FN constexpr std::int64_t amax_place(Side side, const Descriptor& d, const Patch& p, std::int64_t row,
+                                             std::int64_t column) {
+  if constexpr (!formats::by_lines<F>) return p.member;
+  return side == Side::rowwise ? p.member * d.matrix.rows + p.row + row  // mutation: rows_of_the_first_patch
+                               : p.member * d.matrix.columns + p.column + column;
+}
+/// The amax itself; 0 of formats without.
+template <formats::Format F>
+TESSERA_FN inline float amax_at(Side side, const Descriptor& d, const Patch& p, std::int64_t row, std::int64_t column) {
+  const float* const amaxes = d.side[static_cast<int>(side)].amax;
+  return amaxes != nullptr ? amaxes[amax_place<F>(side, d, p, row, column)] : 0.0f;
+}
+
 /// Range of a member's owned patches in TableView::largest.
 struct UnitRange {
   std::int64_t begin, end;

@@ -44,7 +44,15 @@ __device__ inline std::uint32_t factors_at_random(float low, float high, std::ui
   return multiplied(multiplied(magnitudes | signs, up), steps);
 }
 
-/// A block's scale as decoding applies it.
+/// Factors times two lines' powers of two, which bf16 holds.
+template <Format F>
+__device__ std::uint32_t in_lines(std::uint32_t factors, const formats::TensorScale& low,
+                                  const formats::TensorScale& high) {
+  if constexpr (!formats::by_lines<F>) return factors;
+  return multiplied(factors, rounded_pair(low.inverse, high.inverse));
+}
+
+/// A block's scale as decoding applies it; by lines without the line's.
 template <Format F>
 __device__ float step_of(typename F::Scale scale) {
   if constexpr (follows_scale<F>) {
@@ -100,7 +108,8 @@ __device__ void factor_rows(const Pairs& x, const Descriptor& d, const Patch& p,
     largest_of_rows<F::block.columns / run>(x, r, top);
 #pragma unroll
     for (int k = 0; k < 2; ++k) {
-      const auto encoding = encoding_of_row(encoding_of, top[k], x, r + k);
+      const formats::TensorScale line = line_scale<F>(Side::rowwise, d, p, seat.row + r + k, 0, tensor);
+      const auto encoding = encoding_of_row(encoding_of, top[k], line, x, r + k);
       const float step = step_of<F>(encoding.scale);
       float v[run];
 #pragma unroll
@@ -111,13 +120,15 @@ __device__ void factor_rows(const Pairs& x, const Descriptor& d, const Patch& p,
 #pragma unroll
         for (int i = 0; i < run / 2; ++i) {
           const std::uint32_t four = Draws(shared.draws).four(seat.row + r + k, seat.column + i / 2 * 4);
-          pair[i] = factors_at_random(v[2 * i], v[2 * i + 1], Draws::neighbours(four, 2 * i), steps);
+          pair[i] = in_lines<F>(factors_at_random(v[2 * i], v[2 * i + 1], Draws::neighbours(four, 2 * i), steps), line,
+                                line);
         }
       } else {
         float y[run];
         round_run(typename F::Element(), v, y);
 #pragma unroll
-        for (int i = 0; i < run / 2; ++i) pair[i] = rounded_pair(y[2 * i] * step, y[2 * i + 1] * step);
+        for (int i = 0; i < run / 2; ++i)
+          pair[i] = in_lines<F>(rounded_pair(y[2 * i] * step, y[2 * i + 1] * step), line, line);
       }
       store_factors(out + (r + k) * d.matrix.columns, pair, seat, r + k, extent);
     }
@@ -127,9 +138,9 @@ __device__ void factor_rows(const Pairs& x, const Descriptor& d, const Patch& p,
 /// Column c of the thread's values, times its block's multiplier; returns the block's step.
 template <Format F, class M>
 __device__ float scaled_column(const Pairs& x, int c, std::uint32_t top, const Encodings<F>& encoding_of,
-                               float (&v)[height]) {
+                               const formats::TensorScale& line, float (&v)[height]) {
   column_of<rotates<F, M>>(x, c, v, top);
-  const auto encoding = encoding_of_column(encoding_of, top, v);
+  const auto encoding = encoding_of_column(encoding_of, top, line, v);
 #pragma unroll
   for (float& y : v) y *= encoding.multiplier;
   return step_of<F>(encoding.scale);
@@ -148,20 +159,24 @@ __device__ void factor_columns(Pairs& x, const Descriptor& d, const Patch& p, co
 #pragma unroll
   for (int i = 0; i < run / 2; ++i) {
     float low[height], high[height];
-    const float step = scaled_column<F, M>(x, 2 * i, top[2 * i], encoding_of, low),
-                step_of_high = scaled_column<F, M>(x, 2 * i + 1, top[2 * i + 1], encoding_of, high);
+    const auto line = [&](int c) { return line_scale<F>(Side::columnwise, d, p, 0, seat.column + c, tensor); };
+    const formats::TensorScale of_low = line(2 * i), of_high = line(2 * i + 1);
+    const float step = scaled_column<F, M>(x, 2 * i, top[2 * i], encoding_of, of_low, low),
+                step_of_high = scaled_column<F, M>(x, 2 * i + 1, top[2 * i + 1], encoding_of, of_high, high);
     if constexpr (at_random) {
       const std::uint32_t steps = steps_at_random(step, step_of_high);
 #pragma unroll
       for (int r = 0; r < height; ++r) {
         const std::uint32_t four = Draws(shared.draws).four(seat.row + r, seat.column + i / 2 * 4);
-        x.pair[r][i] = factors_at_random(low[r], high[r], Draws::neighbours(four, 2 * i), steps);
+        x.pair[r][i] =
+            in_lines<F>(factors_at_random(low[r], high[r], Draws::neighbours(four, 2 * i), steps), of_low, of_high);
       }
     } else {
       round_column(typename F::Element(), low);
       round_column(typename F::Element(), high);
 #pragma unroll
-      for (int r = 0; r < height; ++r) x.pair[r][i] = rounded_pair(low[r] * step, high[r] * step_of_high);
+      for (int r = 0; r < height; ++r)
+        x.pair[r][i] = in_lines<F>(rounded_pair(low[r] * step, high[r] * step_of_high), of_low, of_high);
     }
   }
   std::uint16_t* const out = factors_of(d, p, Side::columnwise, seat);
@@ -195,7 +210,7 @@ __device__ void factor_blocks(Pairs& x, const Descriptor& d, const Patch& p, con
                               Shared<F, M>& shared) {
   formats::TensorScale tensor[2];
   for (int s = 0; s < 2; ++s) {
-    if (d.side[s].amax) tensor[s] = F::tensor_scale(d.side[s].amax[p.member]);
+    tensor[s] = member_scale<F>(static_cast<Side>(s), d, p);
     if (d.side[s].data) Encodings<F>(tensor[s], shared.encodings[s]).prepare();
   }
   if constexpr (follows_scale<F>) __syncthreads();

@@ -8,27 +8,29 @@ namespace tessera::quantizer::host {
 /// The factor of each element of a copy: its block's scale as decoding applies it.
 template <formats::Format F, Side side, Decoding how>
 struct Steps {
+  const Descriptor& d;
+  const Patch& p;
   const typename F::Scale* scales;
   Matrix padded;
-  float amax;
 
-  Steps(const Descriptor& d, const Patch& p) : padded(formats::padded_extent<F>(side, d.matrix)), amax(0) {
-    const Addresses& copy = d.side[static_cast<int>(side)];
-    scales = static_cast<const typename F::Scale*>(copy.scales) + p.member * padded.elements();
-    if (copy.amax != nullptr) amax = copy.amax[p.member];
+  Steps(const Descriptor& entry, const Patch& patch)
+      : d(entry), p(patch), padded(formats::padded_extent<F>(side, d.matrix)) {
+    const void* const first = d.side[static_cast<int>(side)].scales;
+    scales = static_cast<const typename F::Scale*>(first) + p.member * padded.elements();
   }
-  /// The factor of the element at (row, column) of the matrix.
+  /// The factor of the element at (row, column) of the patch.
   float operator()(std::int64_t row, std::int64_t column) const {
-    if constexpr (!F::scaled) return applied({});
+    const float amax = amax_at<F>(side, d, p, row, column);
+    if constexpr (!F::scaled) return applied({}, amax);
     constexpr formats::Block b = formats::block_of<F>(side);
     constexpr formats::ScaleLayout layout = F::scale_layout(side);
-    const auto scale = scales[scale_place<F>(side, padded, row / b.rows * layout.repeat.rows,
-                                             column / b.columns * layout.repeat.columns)];
-    return applied(scale);
+    const auto scale = scales[scale_place<F>(side, padded, (p.row + row) / b.rows * layout.repeat.rows,
+                                             (p.column + column) / b.columns * layout.repeat.columns)];
+    return applied(scale, amax);
   }
 
  private:
-  float applied(typename F::Scale scale) const {
+  static float applied(typename F::Scale scale, float amax) {
     return how == Decoding::tensor ? F::step(scale, amax) : F::factor_step(scale, amax);
   }
 };
@@ -100,7 +102,7 @@ void decode_patch(const Descriptor& d, const Patch& p) {
   std::uint8_t codes[patch_edge];
   for (int line = 0; line < lines; ++line) {
     for (int i = 0; i < length; i += run) {
-      const float s = turned ? step(p.row + i, p.column + line) : step(p.row + line, p.column + i);
+      const float s = turned ? step(i, line) : step(line, i);
       for (int k = i; k < i + run; ++k) steps[k] = s;
     }
     const std::int64_t at = first + line * width, next = at + (turned ? patch_edge * width : patch_edge);

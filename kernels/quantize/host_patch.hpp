@@ -312,11 +312,28 @@ inline void store_transposed(const Descriptor& d, const Patch& p, const Codes& c
 
 // ---- scales
 
-template <Format F, class Source, int n>
-[[gnu::noinline]] void encode_scales(const Bits<Source>* __restrict amax, TensorScale tensor,
+/// The scales of a patch's lines on one side: of each, or one for all.
+template <Format F>
+class LineScales {
+ public:
+  explicit LineScales(const TensorScale& one) { scales_[0] = one; }
+  LineScales(const Descriptor& d, const Patch& p, Side side) {
+    if (d.side[static_cast<int>(side)].amax == nullptr) return;
+    const int lines = !formats::by_lines<F> ? 1 : side == Side::rowwise ? p.rows : p.columns;
+    for (int i = 0; i < lines; ++i) scales_[i] = F::tensor_scale(amax_at<F>(side, d, p, i, i));
+  }
+  const TensorScale& operator[](int line) const { return scales_[formats::by_lines<F> ? line : 0]; }
+
+ private:
+  TensorScale scales_[formats::by_lines<F> ? edge : 1];
+};
+
+/// Encodings of n blocks, `in_line` of each line.
+template <Format F, class Source, int n, int in_line = n>
+[[gnu::noinline]] void encode_scales(const Bits<Source>* __restrict amax, const LineScales<F>& lines,
                                      typename F::Scale* __restrict scales, float* __restrict multipliers) {
   for (int i = 0; i < n; ++i) {
-    const auto encoding = F::encoding(value_of<Source>(amax[i]), tensor);
+    const auto encoding = F::encoding(value_of<Source>(amax[i]), lines[i / in_line]);
     scales[i] = encoding.scale;
     multipliers[i] = encoding.multiplier;
   }

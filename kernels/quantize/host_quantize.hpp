@@ -70,7 +70,7 @@ inline std::byte* row_of(const Descriptor& d, const Patch& p, Side side, int r) 
 /// Quantizes in blocks along a row.
 template <Format F, class M>
 inline void quantize_rows(const SourcePatch<typename M::Source>& x, const Descriptor& d, const Patch& p,
-                          const TensorScale& tensor) {
+                          const LineScales<F>& lines) {
   using Source = typename M::Source;
   using G = Grid<F, Side::rowwise>;
   constexpr int width = F::block.columns;
@@ -78,10 +78,10 @@ inline void quantize_rows(const SourcePatch<typename M::Source>& x, const Descri
   G grid;
   Bits<Source> amax[G::rows][G::columns] = {};
   for (int r = owned.begin; r < owned.end; ++r) largest_by_block<Source, width>(x.row(r).first, p.columns, amax[r]);
-  encode_scales<F, Source, G::rows * G::columns>(amax[0], tensor, grid.scales[0], grid.multipliers[0]);
+  encode_scales<F, Source, G::rows * G::columns, G::columns>(amax[0], lines, grid.scales[0], grid.multipliers[0]);
   if constexpr (formats::chooses<F>)
     for (int r = owned.begin; r < owned.end; ++r)
-      choose<F, Source, width>([&](int i) { return x.row(i).first; }, r, r + 1, p.columns, amax[r], tensor,
+      choose<F, Source, width>([&](int i) { return x.row(i).first; }, r, r + 1, p.columns, amax[r], lines[r],
                                grid.scales[r], grid.multipliers[r]);
   for (int r = owned.begin; r < owned.end; ++r) {
     float multipliers[edge];
@@ -98,7 +98,7 @@ inline void quantize_rows(const SourcePatch<typename M::Source>& x, const Descri
 /// Quantizes in blocks along a column.
 template <Format F, class M>
 inline void quantize_columns(const SourcePatch<typename M::Source>& x, const Descriptor& d, const Patch& p,
-                             const TensorScale& tensor) {
+                             const LineScales<F>& lines) {
   using G = Grid<F, Side::columnwise>;
   constexpr int height = F::block.columns;
   const OwnedRows owned(d, p);
@@ -111,9 +111,9 @@ inline void quantize_columns(const SourcePatch<typename M::Source>& x, const Des
     with_column_block<F, M>(x, begin, p.columns, [&]<class Source>(Source, const auto& row) {
       Bits<Source> amax[edge] = {};
       for (int r = begin; r < end; ++r) largest_by_column<Source>(row(r), p.columns, amax);
-      encode_scales<F, Source, edge>(amax, tensor, grid.scales[i], grid.multipliers[i]);
+      encode_scales<F, Source, edge, 1>(amax, lines, grid.scales[i], grid.multipliers[i]);
       if constexpr (formats::chooses<F>)
-        choose<F, Source, 1>(row, begin, end, p.columns, amax, tensor, grid.scales[i], grid.multipliers[i]);
+        choose<F, Source, 1>(row, begin, end, p.columns, amax, lines[0], grid.scales[i], grid.multipliers[i]);
       for (int r = begin; r < end; ++r)
         encode<F, M, Source>(
             row(r), grid.multipliers[i], d, p, r, Side::columnwise,
@@ -132,7 +132,7 @@ inline void quantize_columns(const SourcePatch<typename M::Source>& x, const Des
 /// Quantizes in square tiles: one encoding serves both copies.
 template <Format F, class M>
 inline void quantize_tiles(const SourcePatch<typename M::Source>& x, const Descriptor& d, const Patch& p,
-                           const TensorScale& tensor) {
+                           const LineScales<F>& tensor) {
   using Source = typename M::Source;
   using G = Grid<F, Side::rowwise>;
   constexpr int tile = F::block.rows;
@@ -150,7 +150,7 @@ inline void quantize_tiles(const SourcePatch<typename M::Source>& x, const Descr
     }
     encode_scales<F, Source, G::columns>(amax, tensor, grid.scales[i], grid.multipliers[i]);
     if constexpr (formats::chooses<F>)
-      choose<F, Source, tile>([&](int r) { return x.row(r).first; }, begin, end, p.columns, amax, tensor,
+      choose<F, Source, tile>([&](int r) { return x.row(r).first; }, begin, end, p.columns, amax, tensor[0],
                               grid.scales[i], grid.multipliers[i]);
     float multipliers[edge];
     spread<tile>(grid.multipliers[i], multipliers);
@@ -178,13 +178,13 @@ inline void store_plain(const Descriptor& d, const Patch& p) {
 }
 
 template <Format F, class M>
-inline void quantize_copies(const SourcePatch<typename M::Source>& x, const Descriptor& d, const Patch& p,
-                            const TensorScale (&tensor)[2]) {
+inline void quantize_copies(const SourcePatch<typename M::Source>& x, const Descriptor& d, const Patch& p) {
+  const auto lines = [&](Side side) { return LineScales<F>(d, p, side); };
   if constexpr (F::block.rows == F::block.columns) {
-    quantize_tiles<F, M>(x, d, p, tensor[d.side[0].amax ? 0 : 1]);
+    quantize_tiles<F, M>(x, d, p, lines(d.side[0].amax ? Side::rowwise : Side::columnwise));
   } else {
-    if (d.side[0].data) quantize_rows<F, M>(x, d, p, tensor[0]);
-    if (d.side[1].data) quantize_columns<F, M>(x, d, p, tensor[1]);
+    if (d.side[0].data) quantize_rows<F, M>(x, d, p, lines(Side::rowwise));
+    if (d.side[1].data) quantize_columns<F, M>(x, d, p, lines(Side::columnwise));
   }
 }
 
@@ -206,9 +206,6 @@ inline void quantize_patch(const Descriptor& d, const Patch& p) {
   if constexpr (formats::is_plain<F>) {
     store_plain<F, typename M::Source>(d, p);
   } else {
-    TensorScale tensor[2];
-    for (int s = 0; s < 2; ++s)
-      if (d.side[s].amax) tensor[s] = F::tensor_scale(d.side[s].amax[p.member]);
     // A contiguous copy, since each value is read several times and rows a power of two apart share cache sets. Masters
     // are rounded, and gelus computed, on the way.
     using Source = typename M::Source;
@@ -231,8 +228,21 @@ inline void quantize_patch(const Descriptor& d, const Patch& p) {
     if constexpr (Summed<Source>)
       if (d.column_sums) sum_columns(d, p, staged);
     using FromStage = Mode<Staged<Source>, M::rotates, M::draws>;
-    quantize_copies<F, FromStage>(SourcePatch<Staged<Source>>(staged[0], edge), d, p, tensor);
+    quantize_copies<F, FromStage>(SourcePatch<Staged<Source>>(staged[0], edge), d, p);
   }
+}
+
+/// Calls f(how to read, largest magnitudes by column) for each sixteen owned rows as the columnwise copy sees them.
+template <Format F, class M, class Use>
+inline void each_column_band(const SourcePatch<typename M::Source>& x, const OwnedRows& owned, int columns,
+                             const Use& f) {
+  for (int first = owned.begin; first < owned.end; first += hadamard_block)
+    with_column_block<F, M>(x, first, columns, [&]<class Source>(Source source, const auto& row) {
+      Bits<Source> by_column[edge] = {};
+      for (int r = first; r < first + hadamard_block && r < owned.end; ++r)
+        largest_by_column<Source>(row(r), columns, by_column);
+      f(source, by_column);
+    });
 }
 
 /// Largest magnitude among the owned elements of a patch, as the copy of `side` sees them.
@@ -250,15 +260,37 @@ inline float largest(const Descriptor& d, const Patch& p, Side side) {
     return value_of<typename M::Source>(top[0]);
   }
   float most = 0;
-  for (int first = owned.begin; first < owned.end; first += hadamard_block)
-    with_column_block<F, M>(x, first, p.columns, [&]<class Source>(Source, const auto& row) {
-      Bits<Source> by_column[edge] = {}, top[1];
-      for (int r = first; r < first + hadamard_block && r < owned.end; ++r)
-        largest_by_column<Source>(row(r), p.columns, by_column);
-      fold<edge>(by_column, top);
-      most = std::max(most, value_of<Source>(top[0]));
-    });
+  each_column_band<F, M>(x, owned, p.columns, [&]<class Source>(Source, const Bits<Source>(&by_column)[edge]) {
+    Bits<Source> top[1];
+    fold<edge>(by_column, top);
+    most = std::max(most, value_of<Source>(top[0]));
+  });
   return most;
+}
+
+/// Raises the amaxes of the lines on both sides by those of a patch's owned elements.
+template <Format F, class M>
+inline void raise_lines(const Descriptor& d, const Patch& p) {
+  using Source = typename M::Source;
+  const SourcePatch<Source> x(d, p);
+  const OwnedRows owned(d, p);
+  const auto raise = [&](Side side, int line, float amax) {
+    const std::atomic_ref<float> shared(d.side[static_cast<int>(side)].amax[amax_place<F>(side, d, p, line, line)]);
+    float now = shared.load(std::memory_order_relaxed);
+    while (now < amax && !shared.compare_exchange_weak(now, amax, std::memory_order_relaxed)) {
+    }
+  };
+  for (int r = owned.begin; r < owned.end && d.side[0].amax; ++r) {
+    Bits<Source> top[1];
+    largest_by_block<Source, edge>(x.row(r).first, p.columns, top);
+    raise(Side::rowwise, r, value_of<Source>(top[0]));
+  }
+  if (d.side[1].amax == nullptr) return;
+  float most[edge] = {};
+  each_column_band<F, M>(x, owned, p.columns, [&]<class Seen>(Seen, const Bits<Seen>(&by_column)[edge]) {
+    for (int c = 0; c < p.columns; ++c) most[c] = std::max(most[c], value_of<Seen>(by_column[c]));
+  });
+  for (int c = 0; c < p.columns; ++c) raise(Side::columnwise, c, most[c]);
 }
 
 }  // namespace tessera::quantizer::host

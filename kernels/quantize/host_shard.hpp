@@ -45,7 +45,7 @@ inline void grid_from(const Descriptor& d, const Patch& p, const std::uint16_t* 
     std::uint16_t amax[G::columns] = {};
     if constexpr (formats::agrees_on_blocks(F::agreement))
       for (int j = 0; j < G::columns && j0 + j < all.columns; ++j) amax[j] = in[i * all.columns + j];
-    encode_scales<F, FromBf16, G::columns>(amax, tensor, grid.scales[i], grid.multipliers[i]);
+    encode_scales<F, FromBf16, G::columns>(amax, LineScales<F>(tensor), grid.scales[i], grid.multipliers[i]);
   }
 }
 

@@ -22,7 +22,7 @@ struct Job {
   Units patches;
   bool rotates, at_random;
   const std::int32_t* tokens;  ///< below 0: a row of no token; null: all rows are tokens'
-  const float* amax;           ///< of members; null for formats without
+  const float* amax;           ///< of members, or by lines of the copy's lines; null for formats without
   std::uint16_t* tops;         ///< of blocks; null: found here
   std::uint64_t* errors;       ///< of blocks, under both encodings of formats that choose; null: found here
   QuantizerSums* sums;
@@ -151,13 +151,26 @@ TESSERA_DEVICE_FN inline std::int64_t place_of_block(const Matrix& all, const Pa
   return i < all.rows && j < all.columns ? p.member * all.elements() + i * all.columns + j : -1;
 }
 
+/// The amax that the scale of a patch's block depends on, of its member or its line; 0 outside the matrix.
+template <class F>
+TESSERA_DEVICE_FN inline float amax_of_block(const Job& job, const Patch& p, Side side, const Grid& grid, int block) {
+  if (job.amax == nullptr) return 0.0f;
+  if constexpr (formats::by_lines<F>) {
+    const int row = block / grid.columns * grid.block.rows, column = block % grid.columns * grid.block.columns;
+    return row < p.rows && column < p.columns ? job.amax[amax_place<F>(side, job.d, p, row, column)] : 0.0f;
+  } else {
+    return job.amax[p.member];
+  }
+}
+
 /// team.top() and team.step() of each block become its multiplier and step.
 /// team.error() decides where there are two.
 template <class F, class Team>
-TESSERA_DEVICE_FN void encode_blocks(const F& format, const Team& team, const Job& job, const Patch& p, int blocks) {
-  const float amax = job.amax != nullptr ? job.amax[p.member] : 0.0f;
-  const formats::TensorScale tensor = format.tensor_scale(amax);
-  team.each_block(blocks, [&](int block) {
+TESSERA_DEVICE_FN void encode_blocks(const F& format, const Team& team, const Job& job, const Patch& p, Side side,
+                                     const Grid& grid) {
+  team.each_block(grid.size, [&](int block) {
+    const float amax = amax_of_block<F>(job, p, side, grid, block);
+    const formats::TensorScale tensor = format.tensor_scale(amax);
     auto encoding = format.encoding(largest_of(team.top(block)), tensor);
     if constexpr (formats::chooses<F>) {
       const auto other = F::other_encoding(largest_of(team.top(block)), tensor);
@@ -252,7 +265,7 @@ template <class F, class Source, class Team>
 TESSERA_DEVICE_FN void add_counts(const F& format, const Team& team, const Job& job, const Patch& p, Side side,
                                   const Grid& grid) {
   team.clear_sums();
-  encode_blocks(format, team, job, p, grid.size);
+  encode_blocks(format, team, job, p, side, grid);
   if constexpr (formats::may_draw<F>)
     if (job.at_random) fill_draws(team, job, p, side);
   const auto element = formats::element_of(format);
@@ -317,8 +330,10 @@ TESSERA_DEVICE_FN void measure_patch(const F& format, const Team& team, const Jo
 template <Side side, class F, class Run>
 void with_source(const F& format, Kind kind, Stage stage, const Run& run) {
   if (kind == Kind::bf16) return run.template operator()<F, side, FromBf16, Stage::whole>(format);
-  if constexpr (requires { requires F::columnwise == formats::Columnwise::requantized || side == Side::rowwise; } ||
-                std::is_same_v<F, formats::Described>) {
+  if constexpr (std::is_same_v<F, formats::Described> || requires {
+                  requires !formats::by_lines<F>;  // which weights do not have
+                  requires F::columnwise == formats::Columnwise::requantized || side == Side::rowwise;
+                }) {
     if (stage == Stage::tops) return run.template operator()<F, side, FromMaster, Stage::tops>(format);
     if (stage == Stage::part) return run.template operator()<F, side, FromMaster, Stage::part>(format);
     if constexpr (formats::chooses<F>)

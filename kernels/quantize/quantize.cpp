@@ -73,6 +73,20 @@ Amaxes amaxes_of(const QuantizeTable& table, const Tensor& amaxes, const char* k
 
 }  // namespace
 
+void quantizer::clear_lines(Stream& stream, const TableView& table) {
+  launch(
+      stream, "quantize: amax of no value", table.all.count * patch_edge, KOKKOS_LAMBDA(std::int64_t i) {
+        const Task task = table.all[i / patch_edge];
+        const Descriptor& d = table[task];
+        const std::int64_t line = i % patch_edge, row = task.row * patch_edge + line,
+                           column = task.column * patch_edge + line;
+        if (d.side[0].amax && task.column == 0 && row < d.matrix.rows)
+          d.side[0].amax[task.member * d.matrix.rows + row] = 0;
+        if (d.side[1].amax && task.row == 0 && column < d.matrix.columns)
+          d.side[1].amax[task.member * d.matrix.columns + column] = 0;
+      });
+}
+
 void find_amax(Stream& stream, const QuantizeTable& table, Precision precision, Purpose purpose) {
   check_source(table, purpose);
   const Counted counted(stream, purpose);

@@ -125,7 +125,8 @@ __device__ void quantize_rows(const Held<typename M::Source>& x, const Descripto
     largest_of_rows<length / run>(x, r, top);
 #pragma unroll
     for (int k = 0; k < 2; ++k) {
-      const auto encoding = encoding_of_row(encoding_of, top[k], x, r + k);
+      const TensorScale line = line_scale<F>(Side::rowwise, d, p, seat.row + r + k, 0, tensor);
+      const auto encoding = encoding_of_row(encoding_of, top[k], line, x, r + k);
       if (seat.column % length == 0) shared.rowwise.at(seat.row + r + k, seat.column / length) = encoding.scale;
       float v[run];
 #pragma unroll
@@ -159,7 +160,8 @@ __device__ void turn_columns(const Held<typename M::Source>& x, const Descriptor
   for (int c = 0; c < run; ++c) {
     float y[height];
     column_of<rotates<F, M>>(x, c, y, top[c]);
-    const auto encoding = encoding_of_column(encoding_of, top[c], y);
+    const TensorScale line = line_scale<F>(Side::columnwise, d, p, 0, seat.column + c, tensor);
+    const auto encoding = encoding_of_column(encoding_of, top[c], line, y);
     if constexpr (at_random) {
 #pragma unroll
       for (int r = 0; r < height; ++r)
@@ -256,9 +258,7 @@ __device__ void quantize_held(Held<typename M::Source> x, const Descriptor& d, c
   if constexpr (std::is_base_of_v<FromBf16, typename M::Source>)
     if (d.not_finite != nullptr && not_finite(x)) *d.not_finite = 1;
   find_lines<F, area_of<F>>(d, p, owned_rows<Extent>(d, p), shared.lines);
-  TensorScale tensor[2];
-  for (int s = 0; s < 2; ++s)
-    if (d.side[s].amax) tensor[s] = F::tensor_scale(d.side[s].amax[p.member]);
+  const TensorScale tensor[2] = {member_scale<F>(Side::rowwise, d, p), member_scale<F>(Side::columnwise, d, p)};
   if constexpr (F::block.rows == F::block.columns)
     quantize_tiles<F, M>(x, d, p, extent, shared, d.side[0].amax ? tensor[0] : tensor[1]);
   else
@@ -438,6 +438,48 @@ __global__ void __launch_bounds__(threads, blocks_a_multiprocessor<F, typename M
   table.largest[1][blockIdx.x] = largest_of(top[1]);
 }
 
+/// Raises the amax of the line of an element of a patch, if it is there.
+template <Format F, Side side>
+__device__ void raise(const Descriptor& d, const Patch& p, int row, int column, std::uint32_t top) {
+  float* const amax = d.side[static_cast<int>(side)].amax + amax_place<F>(side, d, p, row, column);
+  if (row < p.rows && column < p.columns) atomicMax(reinterpret_cast<unsigned*>(amax), top);
+}
+
+/// Raises the amaxes of the lines on both sides by those of a patch.
+template <Format F, class M>
+__global__ void __launch_bounds__(threads, blocks_a_multiprocessor<F, typename M::Source>)
+    lines_kernel(const __grid_constant__ TableView table) {
+  __shared__ Descriptor descriptor;
+  using Source = typename M::Source;
+  const Task task = table.owned[blockIdx.x];
+  let_next_begin();
+  const Descriptor& d = fetch(table, task, descriptor);
+  const Patch p = patch_of(d, task);
+  const SourcePatch<Source> source(d, p);
+  const Seat seat;
+  const bool vectors = d.aligned.values;
+  const auto x = vectors && owned_whole(d, p)
+                     ? load<Source>(source.origin, source.width, seat, Whole())
+                     : load<Source>(source.origin, source.width, seat, Part{p, d.matrix.columns, vectors});
+  if (d.side[0].amax != nullptr)
+#pragma unroll
+    for (int r = 0; r < height; r += 2) {
+      std::uint32_t top[2];
+      largest_of_rows<patch_edge / run>(x, r, top);
+      if (seat.column == 0)
+        for (int k = 0; k < 2; ++k) raise<F, Side::rowwise>(d, p, seat.row + r + k, 0, top[k]);
+    }
+  if (d.side[1].amax == nullptr) return;
+  std::uint32_t top[run];
+  if constexpr (!rotates<F, M>) largest_of_columns(x, top);
+#pragma unroll
+  for (int c = 0; c < run; ++c) {
+    [[maybe_unused]] float y[height];
+    if constexpr (rotates<F, M>) column_of<true>(x, c, y, top[c]);
+    raise<F, Side::columnwise>(d, p, seat.row, seat.column + c, top[c]);
+  }
+}
+
 __global__ void __launch_bounds__(member_threads) members_kernel(const __grid_constant__ TableView table) {
   __shared__ Descriptor descriptor;
   __shared__ std::uint32_t warps[2][member_threads / 32];
@@ -507,7 +549,10 @@ void start_ahead(Stream& stream, const TableView& table) {
 void find_amax(Stream& stream, FormatId format, const TableView& table, Reading reading, Purpose purpose) {
   using device::Begins;
   device::with_mode(format, reading, purpose, [&]<class F, class M>() {
-    if constexpr (F::tensor_amax) {
+    if constexpr (formats::by_lines<F>) {
+      clear_lines(stream, table);
+      device::start(stream, device::lines_kernel<F, M>, table.owned.count, table);
+    } else if constexpr (F::tensor_amax) {
       device::start(stream, device::largest_kernel<F, M>, table.owned.count, table);
       device::start<device::member_threads, Begins::early>(stream, device::members_kernel, table.members.count, table);
     }

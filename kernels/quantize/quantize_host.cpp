@@ -38,7 +38,12 @@ void with_mode(FormatId format, Reading reading, Purpose purpose, const Work& wo
 
 void find_amax(Stream& stream, FormatId format, const TableView& table, Reading reading, Purpose purpose) {
   with_mode(format, reading, purpose, [&]<class F, class M>() {
-    if constexpr (F::tensor_amax) {
+    if constexpr (formats::by_lines<F>) {
+      clear_lines(stream, table);  // mutation: amaxes_of_the_step_before
+      each_owned_patch(stream, "quantize: amax of lines", table, [](std::int64_t, const Descriptor& d, const Patch& p) {
+        host::raise_lines<F, M>(d, p);
+      });
+    } else if constexpr (F::tensor_amax) {
       constexpr bool rotated = F::hadamard && M::rotates;  // otherwise both copies see equal values
       each_owned_patch(
           stream, "quantize: largest of patches", table, [=](std::int64_t unit, const Descriptor& d, const Patch& p) {

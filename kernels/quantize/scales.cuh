@@ -35,8 +35,24 @@ inline constexpr bool follows_scale = requires(float amax, formats::TensorScale 
   F::wanted_scale(amax, tensor);
 };
 
+/// The scale of the line, or tensor, of element (row, column) of a patch whose member's is `tensor`; that of no amax
+/// outside the matrix.
+template <Format F>
+__device__ formats::TensorScale line_scale(Side side, const Descriptor& d, const Patch& p, int row, int column,
+                                           const formats::TensorScale& tensor) {
+  if constexpr (!formats::by_lines<F>) return tensor;
+  const bool inside = side == Side::rowwise ? row < p.rows : column < p.columns;
+  return F::tensor_scale(inside ? amax_at<F>(side, d, p, row, column) : 0.0f);
+}
+/// The scale of a member's copy; none by lines.
+template <Format F>
+__device__ formats::TensorScale member_scale(Side side, const Descriptor& d, const Patch& p) {
+  if (formats::by_lines<F> || d.side[static_cast<int>(side)].amax == nullptr) return {};
+  return F::tensor_scale(amax_at<F>(side, d, p, 0, 0));
+}
+
 /// Encodings of blocks, as F::encoding() finds them. Where multipliers follow from stored scales, a table of those of
-/// all scales is made first, since they take a division.
+/// all scales is made first, since they take a division. By lines it has the scales' inverses, and serves all lines.
 template <Format F>
 class Encodings {
  public:
@@ -49,15 +65,23 @@ class Encodings {
   __device__ void prepare() const {
     if constexpr (follows_scale<F>)
       for (unsigned code = threadIdx.x; code < std::size(memory_.multiplier); code += blockDim.x)
-        memory_.multiplier[code] = F::multiplier(code, tensor_);
+        if constexpr (formats::by_lines<F>)
+          memory_.multiplier[code] = F::inverse_of(code);
+        else
+          memory_.multiplier[code] = F::multiplier(code, tensor_);
   }
-  __device__ formats::Encoding<typename F::Scale> operator()(std::uint32_t largest) const {
+  /// `line`: line_scale() of the block.
+  __device__ formats::Encoding<typename F::Scale> operator()(std::uint32_t largest,
+                                                             const formats::TensorScale& line) const {
     if constexpr (follows_scale<F>) {
       static_assert(std::is_same_v<typename F::ScaleElement, formats::E4M3>);
-      const std::uint32_t code = e4m3_pair(F::wanted_scale(largest_of(largest), tensor_), 0.0f);
-      return {static_cast<typename F::Scale>(code), memory_.multiplier[code]};
+      const std::uint32_t code = e4m3_pair(F::wanted_scale(largest_of(largest), line), 0.0f);
+      if constexpr (formats::by_lines<F>)
+        return {static_cast<typename F::Scale>(code), F::moved(memory_.multiplier[code], line)};
+      else
+        return {static_cast<typename F::Scale>(code), memory_.multiplier[code]};
     } else {
-      return F::encoding(largest_of(largest), tensor_);
+      return F::encoding(largest_of(largest), line);
     }
   }
   /// F::other_encoding().

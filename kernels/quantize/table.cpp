@@ -125,8 +125,9 @@ class Check {
                       " and columns by " + std::to_string(b.columns));
   }
   void amax(Side side, const Copy& copy) {
-    if (format_.tensor_amax && !(side == Side::columnwise && copy.amax.data == m_.rowwise.amax.data && copy.amax))
-      buffer(copy.amax, m_.members * 4, 4, "amax");
+    const bool shared = side == Side::columnwise && copy.amax.data == m_.rowwise.amax.data && copy.amax;
+    if (format_.tensor_amax && (format_.by_lines || !shared))
+      buffer(copy.amax, m_.members * format_.amaxes(side, m_.matrix) * 4, 4, "amax");
   }
   void check_buffer(const Tensor& t, std::int64_t bytes, std::size_t alignment, const char* what) const {
     expect(t.data != nullptr || bytes == 0, std::string(what) + ": no buffer");
@@ -354,7 +355,7 @@ quantizer::TableView quantizer::view_of_one(Stream& stream, FormatId format, con
   view.owned = view.all = counted(d, one_patch);
   view.members = {nullptr, d.members};
   if (traits.scaled) view.owned_groups = view.all_groups = counted(d, scale_area(traits));
-  if (traits.tensor_amax) {
+  if (traits.tensor_amax && !traits.by_lines) {
     const std::int64_t bytes = view.owned.count * static_cast<std::int64_t>(sizeof(float));
     std::byte* const scratch = stream.workspace("largest of patches", 2 * bytes);
     view.largest[0] = reinterpret_cast<float*>(scratch);

@@ -21,7 +21,7 @@ enum class Contents : std::uint8_t { codes, factors };
 struct Copy {
   Tensor data;      ///< formats::data_shape, members at `member_stride`; u8, bf16 for the format bf16
   Tensor scales;    ///< formats::scale_shape times members; u8 or f32
-  Tensor amax;      ///< f32, one per member; formats with a tensor scale
+  Tensor amax;      ///< f32, FormatTraits::amaxes() for each member; formats with a tensor scale
   Tensor swizzled;  ///< bytes of `scales` in the order of block-scaled GEMMs; written by swizzle_scales
 };
 

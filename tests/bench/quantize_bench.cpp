@@ -126,7 +126,7 @@ struct Weights {
       else
         data[s] = buffer(&Copy::data, dtype_of<typename F::Element::Storage>, formats::data_shape<F>(side, matrix));
       if (F::scaled) scales[s] = buffer(&Copy::scales, dtype_of<typename F::Scale>, grid);
-      if (F::tensor_amax) buffer(&Copy::amax, DType::f32, {1});
+      if (F::tensor_amax) buffer(&Copy::amax, DType::f32, {traits_of<F>().amaxes(side, matrix)});
       if (formats::swizzles<F>()) buffer(&Copy::swizzled, DType::u8, grid);
     }
   }
@@ -270,7 +270,7 @@ void factors(benchmark::State& state) {
     if (!makes(which, side)) continue;
     Copy& copy = side == Side::rowwise ? m.rowwise : m.columnwise;
     copy.data = b.empty<bf16>(m.values.shape);
-    if (F::tensor_amax) copy.amax = b.empty<float>({1});
+    if (F::tensor_amax) copy.amax = b.empty<float>({traits_of<F>().amaxes(side, m.matrix)});
     bytes += bytes_of(copy.data);
   }
   run(state, b, m.matrix.elements(), bytes, [&] { make_factors(b.stream(), formats::id_of<F>, m, purpose); });
@@ -421,9 +421,7 @@ template <class F, DType type, Side side>
 void reference_decode(benchmark::State& state) {
   const auto copy = reference::quantize<F>(side, cached, test::uniform<float>(cached.elements(), 1));
   time_reference(state, [&] {
-    const auto values = reference::dequantize<F>(side, cached, copy, [&](auto scale) {
-      return type == DType::bf16 ? F::factor_step(scale, copy.amax) : F::step(scale, copy.amax);
-    });
+    const auto values = reference::dequantize<F>(side, cached, copy, type == DType::bf16 ? F::factor_step : F::step);
     if (type == DType::bf16)
       benchmark::DoNotOptimize(reference::rounded_to_bf16(values).data());
     else
@@ -477,6 +475,7 @@ BENCHMARK(both_copies<formats::Nvfp4, DType::bf16>)->Apply(tables);
 BENCHMARK(both_copies<formats::Nvfp4OneD, DType::bf16>)->Apply(tables);
 BENCHMARK(both_copies<formats::Nvfp4OneD, DType::bf16, Purpose::activation>)->Apply(tables);
 BENCHMARK(both_copies<formats::Nvfp4OneD, DType::bf16, Purpose::gradient>)->Apply(tables);
+BENCHMARK(both_copies<formats::Nvfp4Row, DType::bf16, Purpose::gradient>)->Apply(tables);
 BENCHMARK(one_factor<Taken::values, Makes::rowwise>)->Apply(timed);
 BENCHMARK(one_factor<Taken::values, Makes::columnwise>)->Apply(timed);
 BENCHMARK(one_factor<Taken::values, Makes::both>)->Apply(timed);
@@ -508,6 +507,7 @@ BENCHMARK(factors<formats::Mxfp8, Makes::both, Purpose::gradient>)->Apply(timed)
 BENCHMARK(factors<formats::Mxfp8, Makes::rowwise, Purpose::activation>)->Apply(timed);
 BENCHMARK(factors<formats::Mxfp8, Makes::columnwise, Purpose::activation>)->Apply(timed);
 BENCHMARK(factors<formats::Nvfp4OneD, Makes::both, Purpose::gradient>)->Apply(timed);
+BENCHMARK(factors<formats::Nvfp4Row, Makes::both, Purpose::gradient>)->Apply(timed);
 BENCHMARK(factors<formats::Nvfp4OneD, Makes::rowwise, Purpose::activation>)->Apply(timed);
 BENCHMARK(factors<formats::Nvfp4OneD, Makes::columnwise, Purpose::activation>)->Apply(timed);
 BENCHMARK(swizzled_scales<formats::Mxfp8>)->Apply(tables);

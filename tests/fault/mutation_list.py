@@ -375,6 +375,12 @@ void ParamSync::unshard_all(Stream& stream) {
              "unit.formats_test Golden.FourOverSixBlocks"),
     mutation("half_a_block_decides", "the scale of a block is chosen by the errors of its first columns", Swapped("(j + 1) * width", "j * width + (width + 1) / 2"),
              "unit.quantize_test Quantize*"),
+    mutation("rows_by_the_inverse", "values of a row are encoded by the inverse of its power of two", Swapped("line.encode", "line.inverse"),
+             "unit.formats_test Nvfp4Row.*"),
+    mutation("rows_of_the_first_patch", "rows of all patches have the scales of the first patch's", Swapped("p.row + row", "row"),
+             "unit.quantize_test Quantize*"),
+    mutation("amaxes_of_the_step_before", "a row keeps the largest amax that it had in any step", Dropped(),
+             "unit.quantize_test Quantize*"),
     mutation("half_a_byte", "a copy may have lines that begin within a byte", Dropped(),
              "unit.formats_test Layout.SidesTakeWhatTheirBlocksDivide"),
     # Sharding groups.

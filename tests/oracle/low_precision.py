@@ -143,6 +143,22 @@ class Nvfp4FourOverSix(Nvfp4):
         return self.activation_columnwise(dy)
 
 
+class Nvfp4Rows(Nvfp4):
+    """Activations and gradients with a scale a row, or in columnwise copies a column."""
+
+    def activation_rowwise(self, x):
+        return formats.nvfp4_row(x.astype(F32), self.activation)
+
+    def activation_columnwise(self, x):
+        return formats.nvfp4_row(self.rotated(x), turned(self.activation))
+
+    def gradient_rowwise(self, name, dy, rows):
+        return formats.nvfp4_row(dy.astype(F32), self.activation, self.drawn(name, "row", dy, rows))
+
+    def gradient_columnwise(self, name, dy, rows):
+        return formats.nvfp4_row(self.rotated(dy), turned(self.activation), self.drawn(name, "col", dy, rows))
+
+
 class Slots:
     """A quantizer for each of the six factors: of weights in forward and dgrad, of activations in forward and wgrad, of
     gradients in dgrad and wgrad. Those left out quantize nothing."""
@@ -180,6 +196,7 @@ RECIPES = {
     "mxfp4_2d": lambda seed, step: mx("mxfp4", rows=32),
     "nvfp4": Nvfp4,
     "nvfp4_46": Nvfp4FourOverSix,
+    "rows": Nvfp4Rows,
     "weights": lambda seed, step: Slots(weight=twice(Nvfp4(seed, step))),
     "activations": lambda seed, step: Slots(activation=twice(RECIPES["mxfp8"](seed, step))),
     "gradients": lambda seed, step: Slots(gradient=twice(Nvfp4(seed, step, rotates=False))),
@@ -189,6 +206,7 @@ RECIPES = {
 }
 # How a deck writes those that have no name of their own.
 IN_DECKS = {
+    "rows": dict(base="nvfp4", activation="nvfp4_row", gradient="nvfp4_row"),
     "weights": dict(weight="nvfp4"),
     "activations": dict(activation="mxfp8"),
     "gradients": dict(gradient="nvfp4"),

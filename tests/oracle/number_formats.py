@@ -205,6 +205,20 @@ def nvfp4(x, block, draws=None, amax=None):
     return Copy(codes, bytes_, values, amax)
 
 
+def nvfp4_row(x, block, draws=None):
+    """nvfp4 with a scale for each line along which blocks run, in place of the tensor's: the largest power of two not
+    above 2688 over the line's amax, at most 2^127; 1 where that is 0 or infinite. Values have it in them."""
+    amax = np.fmax.reduce(np.abs(x), axis=int(block[0] == 1), keepdims=True, initial=F32(0))
+    s, inverse = fp8_block_scale(amax, largest=2688)
+    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+        bytes_ = E4M3.encode(np.minimum(block_amax(x, block) * (s * SIXTH), LARGEST))
+        multiplier = np.minimum(F32(1) / (E4M3.decode(bytes_) * inverse), LARGEST)
+        scaled = x * spread(multiplier, block, x.shape)
+    codes = E2M1.encode(scaled) if draws is None else e2m1_at_random(scaled, draws)
+    values = E2M1.decode(codes).astype(np.float64) * spread(E4M3.decode(bytes_), block, x.shape) * inverse
+    return Copy(codes, bytes_, values)
+
+
 def block_sums(x, block):
     """Sums of an integer matrix over blocks."""
     (m, k), (r, c) = x.shape, block

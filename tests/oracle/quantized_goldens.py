@@ -29,7 +29,7 @@ MODELS = {
                 tied_head=False, moe=dict(experts=4, top_k=2, renormalize=True, balance_coef=0.02, z_coef=0.01)),
 }
 STRETCH = {recipe: dict(channels=7, inner=5, residual=0.5) for recipe in low_precision.RECIPES}
-for with_few_bits in ("nvfp4", "nvfp4_46", "mxfp4_2d", "six_bits", "weights", "gradients", "mixed"):
+for with_few_bits in ("nvfp4", "nvfp4_46", "rows", "mxfp4_2d", "six_bits", "weights", "gradients", "mixed"):
     STRETCH[with_few_bits] = dict(channels=2, inner=1, residual=0.5)  # less: few magnitudes a scale
 BATCH = dict(sequences=4, micro=2)
 RUN_SEED = 1234  # run.seed of the program: the seed of stochastic rounding

@@ -13,6 +13,7 @@ import mx_cases
 import number_formats as formats
 import quantized_goldens as goldens
 import quantized_model
+import row_scale_cases
 import small_models
 
 HERE = pathlib.Path(__file__).parent
@@ -134,6 +135,23 @@ class Formats:
         same((lost[1] < lost[0])[decided], takes_four[decided])
         assert 0.2 < takes_four.mean() < 0.8
         same(formats.nvfp4_46(x, block).scales, np.where(takes_four, four[0], six[0]))
+
+    def test_row_scale_cases_are_those_on_file(self):
+        assert row_scale_cases.cases() == json.loads(row_scale_cases.FILE.read_text())
+
+    def test_a_row_of_nvfp4_row_is_a_tensor_of_nvfp4_with_a_power_of_two(self):
+        x = formats.bf16(np.random.default_rng(5).standard_normal((8, 64)) * np.exp2(np.arange(-80, 80, 20))[:, None])
+        rows, columns = formats.nvfp4_row(x, (1, 16)), formats.nvfp4_row(np.ascontiguousarray(x.T), (16, 1))
+        same(rows.codes, columns.codes.T)
+        same(rows.scales, columns.scales.T)
+        for row, line in enumerate(x):
+            power = 2.0 ** np.floor(np.log2(2688 / np.abs(line).max()))
+            one = formats.nvfp4(line[None], (1, 16), amax=F32(2688 / power))  # whose S is that power
+            same(rows.codes[row], one.codes[0])
+            same(rows.scales[row], one.scales[0])
+            same(rows.values[row], one.values[0] / power)
+            assert np.abs(rows.values[row] - line).max() <= np.abs(line).max() / 5  # half of the step from 4 to 6, and a scale's
+        same(formats.bf16(rows.values.astype(F32)), rows.values)
 
     def test_nvfp4_tile(self):
         case = CASES["nvfp4_2d_tile"]
@@ -274,6 +292,12 @@ class Goldens:
             self.told_apart(name, "nvfp4_46", "activations", lambda q: setattr(
                 q, "activation_rowwise", lambda x: formats.nvfp4(x.astype(F32), q.activation)))
 
+    def test_scales_of_the_tensor_in_place_of_rows_show(self):
+        for name in goldens.MODELS:
+            for kind in ("activation_rowwise", "activation_columnwise", "gradient_rowwise", "gradient_columnwise"):
+                self.told_apart(name, "rows", kind, lambda q: setattr(
+                    q, kind, getattr(super(low_precision.Nvfp4Rows, q), kind)))
+
     def test_other_draws_show(self):
         def drawn(change):
             return lambda q: setattr(q, "drawn", lambda *a: low_precision.Nvfp4.drawn(q, *change(*a)))
@@ -302,9 +326,9 @@ def as_it_is(q, kind):
 
     def factor(*arguments):
         copy, x = quantized(*arguments), arguments[0 if len(arguments) == 1 else 1]
+        rotated = kind in ("activation_columnwise", "gradient_columnwise") and getattr(quantized.__self__, "rotates", False)
+        x = formats.hadamard(x.astype(F32)).astype(np.float64) if rotated else x
         if copy.amax is None:
             return formats.Copy(None, None, x)
-        rotated = kind in ("activation_columnwise", "gradient_columnwise")
-        x = formats.hadamard(x.astype(F32)).astype(np.float64) if rotated else x
         return formats.Copy(None, None, x / float(copy.amax * copy.tensor_step), copy.amax, copy.tensor_step)
     return factor

@@ -25,16 +25,18 @@ template <Format F>
 Statistics measure(Side side, Matrix m, const std::vector<float>& x, const std::vector<bool>& counted,
                    const DrawByte& draw = {}) {
   const auto copy = quantize<F>(side, m, x, draw);
-  const auto decoded = dequantize<F>(side, m, copy, [&](typename F::Scale scale) { return F::step(scale, copy.amax); });
+  const auto decoded = dequantize<F>(side, m, copy, F::step);
   const formats::Block b = formats::block_of<F>(side);
   using Element = typename F::Element;
   const float top = Element::max, below = Element::decode(Element::encode(top) - 1);
   const Matrix grid = formats::blocks<F>(side, m);
   std::vector<float> multipliers;
   for (std::int64_t i = 0; i < grid.rows; ++i)
-    for (std::int64_t j = 0; j < grid.columns; ++j)
+    for (std::int64_t j = 0; j < grid.columns; ++j) {
+      const BlockAt at = block_at<F>(side, m, i, j);
       multipliers.push_back(
-          encoding_of<F>(m, x, block_at<F>(side, m, i, j), F::tensor_scale(copy.amax)).multiplier);
+          encoding_of<F>(m, x, at, F::tensor_scale(copy.amax_at(side, at.row, at.column))).multiplier);
+    }
   Statistics s;
   for (std::int64_t r = 0; r < m.rows; ++r)
     for (std::int64_t c = 0; c < m.columns; ++c) {

@@ -20,7 +20,13 @@ template <class Scale>
 struct QuantizedCopy {
   std::vector<std::uint8_t> data;
   std::vector<Scale> scales;
-  float amax = 0;
+  std::vector<float> amaxes;  ///< of the matrix, or of each line: of each row of the rowwise copy, or column
+
+  /// That of element (r, c), and of the whole matrix.
+  float amax_at(Side side, std::int64_t r, std::int64_t c) const {
+    if (amaxes.size() == 1) return amaxes.front();
+    return amaxes[static_cast<std::size_t>(side == Side::rowwise ? r : c)];
+  }
 };
 
 /// The random byte of element (row, column) for stochastic rounding; empty: round to nearest.
@@ -38,6 +44,16 @@ std::vector<float> hadamard(Matrix m, const std::vector<float>& x);
 /// Largest magnitude of a part of a matrix, NaN ignored.
 float largest(Matrix m, const std::vector<float>& x, std::int64_t row, std::int64_t rows, std::int64_t column,
               std::int64_t columns);
+
+/// The amaxes of a copy of x.
+template <Format F>
+std::vector<float> amaxes_of(Side side, Matrix m, const std::vector<float>& x) {
+  if (!formats::by_lines<F>) return {largest(m, x, 0, m.rows, 0, m.columns)};
+  std::vector<float> amaxes;
+  for (std::int64_t i = 0; i < (side == Side::rowwise ? m.rows : m.columns); ++i)
+    amaxes.push_back(side == Side::rowwise ? largest(m, x, i, 1, 0, m.columns) : largest(m, x, 0, m.rows, i, 1));
+  return amaxes;
+}
 
 /// Writes code number `i` of a copy.
 template <Format F>
@@ -120,13 +136,12 @@ QuantizedCopy<typename F::Scale> quantize(Side side, Matrix m, const std::vector
   QuantizedCopy<typename F::Scale> copy;
   copy.data.assign(static_cast<std::size_t>(formats::data_bytes<F>(m.elements())), 0);
   copy.scales.assign(static_cast<std::size_t>(formats::padded_extent<F>(side, m).elements()), 0);
-  copy.amax = largest(m, x, 0, m.rows, 0, m.columns);
-  const formats::TensorScale tensor = F::tensor_scale(copy.amax);
+  copy.amaxes = amaxes_of<F>(side, m, x);
   const Matrix grid = formats::blocks<F>(side, m);
   for (std::int64_t i = 0; i < grid.rows; ++i)
     for (std::int64_t j = 0; j < grid.columns; ++j) {
       const BlockAt b = block_at<F>(side, m, i, j);
-      const auto encoding = encoding_of<F>(m, x, b, tensor);
+      const auto encoding = encoding_of<F>(m, x, b, F::tensor_scale(copy.amax_at(side, b.row, b.column)));
       if (F::scaled)
         for (std::int64_t place : scale_places<F>(side, m, i, j))
           copy.scales[static_cast<std::size_t>(place)] = encoding.scale;
@@ -176,7 +191,7 @@ QuantizedCopy<typename F::Scale> columnwise_of(Matrix m, const QuantizedCopy<typ
   QuantizedCopy<typename F::Scale> copy;
   copy.data.assign(rowwise.data.size(), 0);
   copy.scales.assign(static_cast<std::size_t>(formats::padded_extent<F>(Side::columnwise, m).elements()), 0);
-  copy.amax = rowwise.amax;
+  copy.amaxes = rowwise.amaxes;
   for (std::int64_t r = 0; r < m.rows; ++r)
     for (std::int64_t c = 0; c < m.columns; ++c)
       put_code<F>(copy.data, element_place<F>(Side::columnwise, m, r, c),
@@ -190,7 +205,7 @@ QuantizedCopy<typename F::Scale> columnwise_of(Matrix m, const QuantizedCopy<typ
   return copy;
 }
 
-/// Values of one copy in the matrix's own order; `step` of a scale is F::step or F::factor_step with the amax.
+/// Values of one copy in the matrix's own order; step(scale, amax) is F::step or F::factor_step.
 template <Format F, class Step>
 std::vector<float> dequantize(Side side, Matrix m, const QuantizedCopy<typename F::Scale>& copy, const Step& step) {
   std::vector<float> x(static_cast<std::size_t>(m.elements()));
@@ -199,9 +214,10 @@ std::vector<float> dequantize(Side side, Matrix m, const QuantizedCopy<typename 
     for (std::int64_t c = 0; c < m.columns; ++c) {
       float v = F::Element::decode(get_code<F>(copy.data, element_place<F>(side, m, r, c)));
       if (F::scaled)
-        v *= step(copy.scales[static_cast<std::size_t>(scale_places<F>(side, m, r / b.rows, c / b.columns).front())]);
+        v *= step(copy.scales[static_cast<std::size_t>(scale_places<F>(side, m, r / b.rows, c / b.columns).front())],
+                  copy.amax_at(side, r, c));
       else if (F::tensor_amax)
-        v *= step(typename F::Scale{});
+        v *= step(typename F::Scale{}, copy.amax_at(side, r, c));
       x[static_cast<std::size_t>(r * m.columns + c)] = v;
     }
   return x;

@@ -19,6 +19,7 @@ import h5py
 import numpy
 import pytest
 
+import held_runs
 import runs
 
 WHOLE = os.environ.get("TESSERA_MATRIX") == "whole"
@@ -120,6 +121,13 @@ WIRED = [Case(2, "bf16", "dense", "optimizer", "bf16", "adamw", "nothing", "true
          Case(3, "nvfp4", "single", "optimizer", "quantized", "adamw", "redo", "true", "true", "none", "all", "drawn"),
          Case(4, "nvfp4", "discrete", "full", "bf16", "adamw", "nothing", "true", "true", "none", "all", "kept"),
          Case(2, "nvfp4", "discrete", "optimizer", "bf16", "adamw", "nothing", "true", "true", "none", "all", "kept")]
+# Activations and gradients with scales of rows: both shardings and rules, weights held both ways, faults, experts on several ranks.
+ROWED = [Case(2, held_runs.ROWS, "dense", "optimizer", "quantized", "adamw", "nothing", "true", "true", "none"),
+         Case(3, held_runs.ROWS, "dense", "full", "bf16", "adamw", "nothing", "true", "false", "selective"),
+         Case(4, held_runs.ROWS, "odd", "full", "quantized", "muon", "nan", "false", "true", "full"),
+         Case(5, held_runs.ROWS, "single", "optimizer", "bf16", "adamw", "redo", "true", "true", "full"),
+         Case(3, held_runs.ROWS, "single", "full", "quantized", "adamw", "redo", "true", "true", "none"),
+         Case(6, held_runs.ROWS, "spread", "full", "quantized", "adamw", "nothing", "true", "true", "none", "2")]
 
 
 def whole():
@@ -224,6 +232,10 @@ class AnyRanks(runs.Runs):
 
     def test_sharding_groups(self):
         self.check_all(GROUPED)
+
+    def test_rows(self):
+        self.check_all(ROWED)
+        assert self.alone(ROWED[0])[0][0]["gradients"] != self.alone(ROWED[0]._replace(recipe="nvfp4"))[0][0]["gradients"]
 
     def test_wires(self):
         self.check_all(WIRED)

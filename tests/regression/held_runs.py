@@ -5,6 +5,7 @@ import runs
 
 RECIPES = ("fp8_block", "fp8_tensor", "mxfp8", "mxfp8_2d", "mxfp6_e3m2_2d", "mxfp4", "mxfp4_2d", "nvfp4", "nvfp4_46")
 WHOLE_BLOCKS = ("mxfp8", "mxfp4", "nvfp4_46")  # travel: of two copies neither gives the other, or the errors of blocks choose scales
+ROWS = "{base: nvfp4, activation: nvfp4_row, gradient: nvfp4_row}"
 DECK = """schema_version: 1
 run: {name: held, steps: STEPS, threads: 1}
 model: {layers: 2, MODEL, heads: 2, seq_len: 32, norm: rms, activation: swiglu, position: rotary}

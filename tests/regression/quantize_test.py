@@ -192,6 +192,8 @@ class Refused(Quantize):
                             "bytes": "[32,32] is of type u8, neither", "deep": "[1,1,32,32] is neither a matrix", "gone": "no such tensor among its 7"}.items():
             self.refused([f"in.safetensors: {name}: ", words], source, "--tensor", name)
         self.refused(["none of its 7 tensors suits mxfp8", "bytes: "], source)
+        self.refused(["none of its 7 tensors suits nvfp4_row", "bytes: "], source, form="nvfp4_row")
+        self.refused(["ragged: nvfp4_row has a scale for each row and column, which no file holds: use nvfp4_1d"], source, "--tensor", "ragged", form="nvfp4_row")
         self.refused(["--format: int4 not in {fp8_block,", "mxfp8_2d"], source, code=2, form="int4")
 
     def test_a_header_of_more_than_an_index_holds(self):

@@ -9,7 +9,7 @@ from held_runs import QUANTIZED
 import runs
 
 WEIGHTS = ("fp8_block", "fp8_tensor", "mxfp8", "mxfp8_2d", "mxfp6_e3m2", "mxfp6_e3m2_2d", "mxfp6_e2m3", "mxfp6_e2m3_2d", "mxfp4", "mxfp4_2d", "nvfp4", "nvfp4_46")
-ROWS = ("fp8_block", "fp8_tensor", "fp8_tensor_e5m2", "mxfp8", "mxfp8_e5m2", "mxfp6_e3m2", "mxfp6_e2m3", "mxfp4", "nvfp4", "nvfp4_46")
+ROWS = ("fp8_block", "fp8_tensor", "fp8_tensor_e5m2", "mxfp8", "mxfp8_e5m2", "mxfp6_e3m2", "mxfp6_e2m3", "mxfp4", "nvfp4", "nvfp4_46", "nvfp4_row")
 SLOTS = {"weight": (("forward", "dgrad"), WEIGHTS), "activation": (("forward", "wgrad"), ROWS),
          "gradient": (("dgrad", "wgrad"), ROWS)}
 MIXED = ("{base: nvfp4, weight: mxfp8_2d, activation: {forward: fp8_block}, gradient: {dgrad: mxfp8}, "
@@ -20,6 +20,7 @@ RECIPES = {
     "gradients": "{gradient: nvfp4}",
     "two formats": "{base: mxfp8, weight: {forward: nvfp4}}",
     "mixed": MIXED,
+    "rows": held_runs.ROWS,
 }
 LAYERED = {
     "by block": "[{blocks: [first 1], recipe: bf16}, {modules: [attention.out, mlp.down, experts.down], "
@@ -82,6 +83,12 @@ class Bits(Slots):
 
     def test_mixed(self):
         self.variants(RECIPES["mixed"], "discrete")
+
+    def test_rows(self):
+        self.variants(RECIPES["rows"], "dense")
+
+    def test_rows_of_experts(self):
+        self.variants(RECIPES["rows"], "single")
 
     def test_layers_by_block(self):
         self.variants("nvfp4", "dense", LAYERED["by block"])
@@ -211,6 +218,10 @@ class Refusals(Slots):
         self.refused("precision: {recipe: {base: nvfp4_46, weight: nvfp4_46_1d, rounding: {gradient: stochastic}}}",
                      "nvfp4_46_1d has blocks of rows, which are for activations and gradients: use nvfp4_46",
                      "precision.recipe.rounding.gradient: is stochastic, and gradients are in nvfp4_46_1d")
+        self.refused("precision: {recipe: {base: nvfp4, weight: nvfp4_row, gradient: nvfp4_row}, layers: [{recipe: {weight: {dgrad: nvfp4_row}}}]}",
+                     "precision.recipe.weight.forward: nvfp4_row has scales of rows, which are for activations and gradients: use nvfp4",
+                     "precision.layers[0].recipe.weight.dgrad: nvfp4_row has scales of rows")
+        self.refused("precision: {recipe: nvfp4_row}", "precision.recipe", "nvfp4_row", "nvfp4 | nvfp4_46")
         self.refused("precision: {layers: [{modules: [head], recipe: mxfp8}]}", "a tied head is the token embedding",
                      model="hidden: 64, ffn: 128, tied_head: true")
 

@@ -10,6 +10,7 @@ import subprocess
 import numpy as np
 import pytest
 
+import held_runs
 import number_formats as nf
 import runs
 import tessera_io
@@ -29,7 +30,7 @@ MODELS = {"dense": "hidden: 64, ffn: 160, activation: gelu, bias: true, tied_hea
           "gated": "hidden: 64, ffn: 128, activation: swiglu, tied_head: false",
           "experts": "hidden: 64, ffn: 96, activation: swiglu, tied_head: false, moe: {experts: 4, top_k: 2}",
           "discrete": "hidden: 64, ffn: 96, activation: swiglu, tied_head: false, moe: {experts: 4, top_k: 2, weights: discrete}"}
-RECIPES = ("fp8_block", "fp8_tensor", "mxfp8", "mxfp8_2d", "nvfp4", "nvfp4_46")
+RECIPES = ("fp8_block", "fp8_tensor", "mxfp8", "mxfp8_2d", "nvfp4", "nvfp4_46", "rows")
 BLOCKS = {"fp8_block": (128, 128), "mxfp8_2d": (32, 32), "nvfp4": (16, 16), "nvfp4_46": (16, 16)}
 
 
@@ -83,7 +84,8 @@ def line_of(matrices, form, block):
 
 class Statistics(runs.Runs):
     def case(self, name, model, recipe, ranks, *settings, steps=0):
-        deck = self.write(name + ".yaml", DECK.replace("DIR", self.path(name)).replace("MODEL", MODELS[model]).replace("RECIPE", recipe))
+        deck = self.write(name + ".yaml", DECK.replace("DIR", self.path(name)).replace("MODEL", MODELS[model])
+                          .replace("RECIPE", held_runs.ROWS if recipe == "rows" else recipe))
         words = [word for setting in (f"debug.trace={self.path(name)}.trace", *settings) for word in ("--set", setting)]
         self.train(75 if steps else 0, ranks, deck, *words, *(("--stop-at", str(steps)) if steps else ()))
         return self.read(name, "quantization.jsonl") if os.path.exists(self.path(name, "quantization.jsonl")) else ""

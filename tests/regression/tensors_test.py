@@ -113,6 +113,25 @@ class Tensors(runs.Runs):
             seen += 1
         assert seen == 3 * 8
 
+    def test_codes_of_rows(self):
+        """Of nvfp4_row, of activations and gradients: codes, scales and amaxes of both copies, the columnwise one rotated."""
+        self.case("rows", "gated", "{base: nvfp4, activation: nvfp4_row, gradient: nvfp4_row, rounding: {gradient: nearest}}", 2)
+        tensors = tessera_io.Run(self.path("rows")).tensors(2)
+        seen = 0
+        for name in [name for name in tensors if name.endswith("/codes") and "/weight" not in name]:
+            matrix, copy, _ = name.rsplit("/", 2)
+            role, side = copy.split("_")
+            for i, x in enumerate(tensors[f"{matrix}/{role}"]):
+                values, block = (x, (1, 16)) if side == "rowwise" else (nf.hadamard(x), (16, 1))
+                wanted = nf.nvfp4_row(values, block)
+                codes, scales = (wanted.codes, wanted.scales) if side == "rowwise" else (wanted.codes.T, wanted.scales.T)
+                assert np.array_equal(tensors[name][i], codes[:, 0::2] | codes[:, 1::2] << 4), (name, i)
+                stored = tensors[f"{matrix}/{copy}/scales"][i]
+                assert np.array_equal(stored[:scales.shape[0], :scales.shape[1]], scales), (name, i)
+                assert np.array_equal(tensors[f"{matrix}/{copy}/amax"][i], np.abs(values).max(axis=int(side == "rowwise"))), (name, i)
+                seen += 1
+        assert seen == 6 * 4 * 8
+
     def test_a_run_in_two_parts(self):
         steps = "debug.tensors.step=[1,3]"
         self.case("whole", "gated", "mxfp8", 1, steps)

@@ -52,7 +52,7 @@ inline void expect_quantized(Device& device, const Operand& held, const ParamSpe
       }
       if constexpr (F::tensor_amax) {
         const Tensor amax{one.codes->amax.data, DType::f32, Shape{1}};
-        ASSERT_EQ(on_host<float>(device, amax).front(), wanted.amax) << where << ", amax of member " << e;
+        ASSERT_EQ(on_host<float>(device, amax).front(), wanted.amaxes.front()) << where << ", amax of member " << e;
       }
     });
   }

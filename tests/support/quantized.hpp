@@ -67,7 +67,7 @@ struct GuardedCopy {
   GuardedCopy(Device& device, Side side, Matrix m, std::int64_t members)
       : data(device, dtype_of<typename F::Element::Storage>, members * formats::data_shape<F>(side, m).elements()),
         scales(device, dtype_of<typename F::Scale>, members * formats::padded_extent<F>(side, m).elements()),
-        amax(device, DType::f32, F::tensor_amax ? members : 0) {}
+        amax(device, DType::f32, members * traits_of<F>().amaxes(side, m)) {}
   Copy copy() const { return {data.inner, scales.inner, F::tensor_amax ? amax.inner : Tensor{}, {}}; }
   bool untouched(Device& device) const {
     return data.untouched(device) && scales.untouched(device) && amax.untouched(device);

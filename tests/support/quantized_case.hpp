@@ -54,7 +54,7 @@ struct Case {
           side, matrix, seen(member(e)), draws.empty() ? reference::DrawByte() : draws[static_cast<std::size_t>(e)]);
       data.insert(data.end(), copy.data.begin(), copy.data.end());
       scales.insert(scales.end(), copy.scales.begin(), copy.scales.end());
-      amaxes.push_back(copy.amax);
+      amaxes.insert(amaxes.end(), copy.amaxes.begin(), copy.amaxes.end());
     }
     const std::string where =
         std::string(F::name) + " " + name_of(side) + " " + Shape{members, matrix.rows, matrix.columns}.text();

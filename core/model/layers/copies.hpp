@@ -16,7 +16,7 @@ Copy place_copy(FormatId format, Side side, formats::Matrix m, std::int64_t memb
   Copy copy;
   copy.data = allocate(traits.data_type, all(traits.data_shape(side, m)));
   if (traits.scaled) copy.scales = allocate(traits.scale_type, all(traits.scale_shape(side, m)));
-  if (traits.tensor_amax) copy.amax = allocate(DType::f32, {members});
+  if (traits.tensor_amax) copy.amax = allocate(DType::f32, {members * traits.amaxes(side, m)});
   return copy;
 }
 

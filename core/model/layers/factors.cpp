@@ -13,10 +13,11 @@ std::uint64_t draw_name(const ParamSpec& weight, const char* side) {
 }
 
 /// A place for the bf16 values of one copy of one matrix.
-Copy place_values(Arena& arena, FormatId format, formats::Matrix m) {
+Copy place_values(Arena& arena, FormatId format, Side side, formats::Matrix m) {
+  const FormatTraits traits = traits_of(format);
   Copy copy;
   copy.data = arena.temp(DType::bf16, {m.rows, m.columns});
-  if (traits_of(format).tensor_amax) copy.amax = arena.temp(DType::f32, {1});
+  if (traits.tensor_amax) copy.amax = arena.temp(DType::f32, {traits.amaxes(side, m)});
   return copy;
 }
 
@@ -61,8 +62,8 @@ void make(const Call& call, FormatId format, QuantizedMatrix& matrix, std::optio
     place(call.arena, format, matrix, side);
     return quantize_one(call.stream, format, matrix, purpose);
   }
-  if (side != Side::columnwise) matrix.rowwise = place_values(call.arena, format, matrix.matrix);
-  if (side != Side::rowwise) matrix.columnwise = place_values(call.arena, format, matrix.matrix);
+  if (side != Side::columnwise) matrix.rowwise = place_values(call.arena, format, Side::rowwise, matrix.matrix);
+  if (side != Side::rowwise) matrix.columnwise = place_values(call.arena, format, Side::columnwise, matrix.matrix);
   make_factors(call.stream, format, matrix, purpose);
 }
 

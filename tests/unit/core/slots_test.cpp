@@ -53,7 +53,8 @@ std::vector<FormatId> formats_for(int slot) {
     return {id_of<formats::Fp8Block>, id_of<formats::Fp8Tensor>, id_of<formats::Mxfp8>, id_of<formats::Mxfp8Tiles>,
             id_of<formats::Nvfp4>, id_of<formats::Nvfp4FourOverSix>};
   return {id_of<formats::Fp8BlockOneD>, id_of<formats::Fp8Tensor>, id_of<formats::Fp8TensorE5m2>,
-          id_of<formats::Mxfp8>, id_of<formats::Nvfp4OneD>, id_of<formats::Nvfp4FourOverSixOneD>};
+          id_of<formats::Mxfp8>, id_of<formats::Nvfp4OneD>, id_of<formats::Nvfp4FourOverSixOneD>,
+          id_of<formats::Nvfp4Row>};
 }
 
 TEST(Slots, EachChangesItsProductAlone) {

@@ -51,6 +51,14 @@ TEST(Treatments, SlotsTakeTheFactorsVariant) {
   EXPECT_TRUE(treatment_of(recipe).rotates);
   EXPECT_FALSE(treatment_of(recipe).draws);
   recipe = RecipeName::nvfp4;
+  recipe.activation = {"nvfp4_row", "nvfp4_row"};
+  recipe.gradient = {"nvfp4_row", "nvfp4_row"};
+  const Treatment rows = treatment_of(recipe);
+  EXPECT_EQ(rows.weight.forward, id_of<formats::Nvfp4>);
+  EXPECT_EQ(rows.activation.wgrad, id_of<formats::Nvfp4Row>);
+  EXPECT_EQ(rows.gradient.dgrad, id_of<formats::Nvfp4Row>);
+  EXPECT_TRUE(rows.rotates && rows.draws);
+  recipe = RecipeName::nvfp4;
   recipe.hadamard.wgrad = false;
   recipe.rounding.gradient = RoundingMode::nearest;
   EXPECT_FALSE(treatment_of(recipe).rotates || treatment_of(recipe).draws);

@@ -54,10 +54,8 @@ struct Made {
       for (Side side : {Side::rowwise, Side::columnwise}) {
         const auto copy = reference::quantize<F>(
             side, m, reference::rounded_to_bf16({x.begin() + e * m.elements(), x.begin() + (e + 1) * m.elements()}));
-        const auto step = [&](auto scale) { return F::step(scale, copy.amax); };
-        const auto of_factor = [&](auto scale) { return F::factor_step(scale, copy.amax); };
-        append(side, 1, reference::dequantize<F>(side, m, copy, step));
-        append(side, 0, reference::dequantize<F>(side, m, copy, of_factor));
+        append(side, 1, reference::dequantize<F>(side, m, copy, F::step));
+        append(side, 0, reference::dequantize<F>(side, m, copy, F::factor_step));
       }
     item.values = test::poisoned<T>(device, {2 * m.elements()});
   }
@@ -101,8 +99,7 @@ TYPED_TEST(Dequantize, OperandsAreExactInBf16) {
   const Matrix m{128, 128};
   const auto x = test::uniform<float>(m.elements(), 9);
   const auto copy = reference::quantize<F>(Side::rowwise, m, reference::rounded_to_bf16(x));
-  for (float v : reference::dequantize<F>(Side::rowwise, m, copy,
-                                          [&](auto scale) { return F::factor_step(scale, copy.amax); }))
+  for (float v : reference::dequantize<F>(Side::rowwise, m, copy, F::factor_step))
     ASSERT_EQ(static_cast<float>(bf16(v)), v);
 }
 

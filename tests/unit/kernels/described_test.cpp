@@ -31,7 +31,8 @@ constexpr Pair pairs[] = {
     {"mxfp4_2d", "e2m1_32x32_e8m0"},
 };
 constexpr std::size_t choosing = 2;  // nvfp4_46 and its 1D form: a description has one encoding for each block
-static_assert(std::size(pairs) + choosing + 1 == formats::Registry::size,
+constexpr std::size_t by_lines = 1;  // nvfp4_row: it has one scale for the whole matrix
+static_assert(std::size(pairs) + choosing + by_lines + 1 == formats::Registry::size,
               "describe the new format here, or say why it cannot be");
 
 /// All descriptions without flaws.

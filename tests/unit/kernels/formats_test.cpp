@@ -368,6 +368,42 @@ TEST(Fp8Block, PowersOfTwoFillTheRangeAndNeverLeaveIt) {
   }
 }
 
+// A line's scale is the largest power of two not above 2688 / amax. By it scales, multipliers and steps are those of
+// nvfp4's own formulas, whose quotients it does not round again.
+TEST(Nvfp4Row, ScalesALineByAPowerOfTwo) {
+  for (std::uint32_t u = 1; u < 0x7F80; ++u) {
+    const float amax = from_bits(u << 16);
+    const TensorScale line = Nvfp4Row::tensor_scale(amax);
+    ASSERT_EQ(bits(line.encode) & 0x7FFFFFu, 0u);
+    ASSERT_LE(static_cast<double>(amax) * line.encode, 2688.0) << std::hex << u;
+    if (line.encode < 0x1p127f) {
+      ASSERT_GT(static_cast<double>(amax) * line.encode * 2, 2688.0) << std::hex << u;
+    }
+    ASSERT_EQ(static_cast<double>(line.encode) * line.inverse, 1.0) << std::hex << u;
+    for (const float of_block : {0.0f, amax, 0.5f * amax, amax / 1000}) {
+      const auto row = Nvfp4Row::encoding(of_block, line), one = Nvfp4OneD::encoding(of_block, line);
+      ASSERT_EQ(row.scale, one.scale) << std::hex << u;
+      ASSERT_EQ(bits(row.multiplier), bits(one.multiplier)) << std::hex << u;
+    }
+  }
+  for (int exponent = -117; exponent <= 127; ++exponent) {
+    const float power = std::ldexp(1.0f, exponent);
+    for (std::uint32_t code = 0; code < 0x7F; ++code) {
+      const TensorScale line{power, 1.0f / power};
+      ASSERT_EQ(bits(Nvfp4Row::multiplier(code, line)), bits(Nvfp4OneD::multiplier(code, line))) << code << exponent;
+      const float amax = std::ldexp(1344.0f, -exponent);
+      if (Nvfp4Row::tensor_scale(amax).encode != power * 2) continue;  // beyond fp32's range
+      ASSERT_EQ(Nvfp4Row::factor_step(static_cast<std::uint8_t>(code), amax) * static_cast<double>(power) * 2,
+                E4M3::decode(code));
+    }
+  }
+  for (const float unit : {0.0f, std::numeric_limits<float>::infinity()})
+    EXPECT_EQ(Nvfp4Row::tensor_scale(unit).encode, 1.0f);
+  static_assert(by_lines<Nvfp4Row> && !by_lines<Nvfp4OneD> && !traits_of<Nvfp4Row>().leaves_alpha);
+  EXPECT_EQ(traits_of<Nvfp4Row>().amaxes(Side::rowwise, {3, 5}), 3);
+  EXPECT_EQ(traits_of<Nvfp4Row>().amaxes(Side::columnwise, {3, 5}), 5);
+}
+
 // One scale a matrix, whatever its blocks hold: the power of two with which the amax fills the range.
 template <class F>
 void expect_tensor_scale() {
@@ -465,7 +501,7 @@ TEST(Registry, FindsEveryNameOnceAndNoOther) {
   }
   for (const char* name : {"bf16", "fp8_block", "fp8_block_1d", "mxfp8", "mxfp8_2d", "nvfp4", "nvfp4_1d", "fp8_tensor",
                            "fp8_tensor_e5m2", "mxfp8_e5m2", "mxfp6_e3m2", "mxfp6_e3m2_2d", "mxfp6_e2m3",
-                           "mxfp6_e2m3_2d", "mxfp4", "mxfp4_2d"})
+                           "mxfp6_e2m3_2d", "mxfp4", "mxfp4_2d", "nvfp4_46", "nvfp4_46_1d", "nvfp4_row"})
     EXPECT_TRUE(names.contains(name)) << name;
   EXPECT_FALSE(find_format("fp8"));
   EXPECT_FALSE(find_format(""));

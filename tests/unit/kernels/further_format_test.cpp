@@ -91,7 +91,7 @@ void compare(Device& device, Quantized<F>& q, const std::vector<float>& x) {
   });
   EXPECT_TRUE(test::same_bits(
       test::on_host<float>(device, decoded),
-      reference::dequantize<F>(side, q.matrix, whole, [](auto scale) { return F::step(scale, 0); })));
+      reference::dequantize<F>(side, q.matrix, whole, F::step)));
 }
 
 TEST(FurtherFormat, IsDispatchedQuantizedAndDecodedByTheSameCode) {

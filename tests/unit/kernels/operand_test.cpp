@@ -33,9 +33,10 @@ struct Quantized {
   Copy copy(Device& device, Side side) const {
     const std::int64_t elements = (count - 1) * stride + matrix.elements();
     const std::int64_t words = formats::data_bytes<F>(elements) / std::int64_t{sizeof(Storage)};
-    const std::int64_t scales = count * formats::padded_extent<F>(side, matrix).elements();
+    const std::int64_t scales = count * formats::padded_extent<F>(side, matrix).elements(),
+                       amaxes = count * traits_of<F>().amaxes(side, matrix);
     return {poisoned(device, dtype_of<Storage>, {words}), poisoned(device, dtype_of<typename F::Scale>, {scales}),
-            F::tensor_amax ? poisoned(device, DType::f32, {count}) : Tensor{}, {}};
+            F::tensor_amax ? poisoned(device, DType::f32, {amaxes}) : Tensor{}, {}};
   }
   Operand operand(Side side) const {
     const Copy& all = copies[static_cast<int>(side)];
@@ -76,7 +77,7 @@ TYPED_TEST(OperandOfCodes, AMemberIsTheMatrixQuantizedAlone) {
       };
       expect_equal(one.data, own.data, formats::data_bytes<F>(matrix.elements()));
       expect_equal(one.codes->scales, own.codes->scales, own.codes->scales.bytes());
-      expect_equal(one.codes->amax, own.codes->amax, F::tensor_amax ? size_of(DType::f32) : 0);
+      expect_equal(one.codes->amax, own.codes->amax, F::tensor_amax ? own.codes->amax.bytes() : 0);
     }
   }
 }

@@ -111,7 +111,7 @@ struct Whole {
         const auto copy = reference::quantize<F>(static_cast<Side>(s), w.matrix, x);
         data[s].insert(data[s].end(), copy.data.begin(), copy.data.end());
         scales[s].insert(scales[s].end(), copy.scales.begin(), copy.scales.end());
-        if (s == 0) amax.push_back(copy.amax);
+        if (s == 0) amax.push_back(copy.amaxes.front());
       }
     }
   }

@@ -80,9 +80,9 @@ struct Factors {
   Tensor memory, amax;
   std::int64_t first, count;
 
-  Factors(Device& device, Matrix m, std::int64_t begin)
+  Factors(Device& device, Matrix m, std::int64_t begin, std::int64_t amaxes)
       : memory(test::poisoned<bf16>(device, {m.elements() + 16})),
-        amax(test::poisoned<float>(device, {1})),
+        amax(test::poisoned<float>(device, {amaxes})),
         first(begin),
         count(m.elements()) {}
   Copy copy(bool scaled) const {
@@ -101,7 +101,7 @@ void expect_factors(Device& device, Case<F>& c, Purpose purpose, const std::vect
   std::vector<Factors> made;
   for (const Side side : sides)
     (side == Side::rowwise ? item.rowwise : item.columnwise) =
-        made.emplace_back(device, c.matrix, first).copy(F::tensor_amax);
+        made.emplace_back(device, c.matrix, first, traits_of<F>().amaxes(side, c.matrix)).copy(F::tensor_amax);
   make_factors(device.compute(), formats::id_of<F>, item, purpose);
   for (std::size_t i = 0; i < sides.size(); ++i) {
     auto wanted = test::on_host<bf16>(device, test::poisoned<bf16>(device, made[i].memory.shape));

@@ -279,6 +279,55 @@ TEST(QuantizeGolden, Nvfp4TileOfBothCopies) {
   EXPECT_EQ(c.rowwise.scales.bytes(device)[0], number(golden["scale_e4m3"]));
 }
 
+// Amaxes, scales, codes and decoded values of both copies, from the oracle's own arithmetic
+// (tests/oracle/row_scale_cases.py).
+TEST(QuantizeGolden, Nvfp4Rows) {
+  using F = formats::Nvfp4Row;
+  Device device;
+  std::ifstream file(std::filesystem::path(__FILE__).parent_path() / "../../oracle/row_scales.json");
+  const auto number = [](const nlohmann::json& hex) {
+    return std::bit_cast<float>(static_cast<std::uint32_t>(std::stoul(hex.get<std::string>(), nullptr, 16)));
+  };
+  for (const auto& golden : nlohmann::json::parse(file)) {
+    const Matrix m{std::ssize(golden["x"]), std::ssize(golden["x"][0])};
+    const auto at = [&](const nlohmann::json& rows, std::int64_t r, std::int64_t c) {
+      return rows[static_cast<std::size_t>(r)][static_cast<std::size_t>(c)];
+    };
+    Case<F> c(device, m, 1, DType::f32, 0, false);
+    for (std::int64_t i = 0; i < m.elements(); ++i)
+      c.values[static_cast<std::size_t>(i)] = number(at(golden["x"], i / m.columns, i % m.columns));
+    device.upload(device.compute(), c.item.values, c.values.data());
+    const QuantizeTable table = test::placed(device, formats::id_of<F>, {c.item});
+    quantize(device.compute(), table);
+    for (const Side side : {Side::rowwise, Side::columnwise}) {
+      SCOPED_TRACE(name_of(side));
+      const auto& wanted = golden[name_of(side)];
+      const test::GuardedCopy<F>& made = side == Side::rowwise ? c.rowwise : c.columnwise;
+      std::vector<float> amaxes;
+      for (const auto& word : wanted["amaxes"]) amaxes.push_back(number(word));
+      EXPECT_TRUE(test::same_bits(test::on_host<float>(device, made.amax.inner), amaxes));
+      const auto codes = made.data.bytes(device), scales = made.scales.bytes(device);
+      QuantizedMatrix decoded = c.item;
+      decoded.values = test::poisoned<bf16>(device, {m.elements()});
+      decode_one(device.compute(), formats::id_of<F>, decoded, side);
+      const auto factors = test::on_host<bf16>(device, decoded.values);
+      const formats::Block b = formats::block_of<F>(side);
+      for (std::int64_t r = 0; r < m.rows; ++r)
+        for (std::int64_t k = 0; k < m.columns; ++k) {
+          const auto place = static_cast<std::size_t>(
+              reference::scale_places<F>(side, m, r / b.rows, k / b.columns).front());
+          ASSERT_EQ(scales[place], at(wanted["scales"], r / b.rows, k / b.columns)) << r << " " << k;
+          ASSERT_EQ(reference::get_code<F>(codes, reference::element_place<F>(side, m, r, k)),
+                    at(wanted["codes"], r, k))
+              << r << " " << k;
+          ASSERT_EQ(factors[static_cast<std::size_t>(r * m.columns + k)].bits,
+                    bf16(number(at(wanted["values"], r, k))).bits)
+              << r << " " << k;
+        }
+    }
+  }
+}
+
 // ---- activations and gradients
 
 struct Rotated : ::testing::TestWithParam<Purpose> {
@@ -293,8 +342,8 @@ Draws draws_in(Device& device, std::uint64_t step, std::int64_t first_row, const
           rows};
 }
 
-TEST_P(Rotated, EqualsTheReferenceInEachStep) {
-  using F = formats::Nvfp4OneD;
+template <class F>
+void expect_the_reference_in_each_step(Device& device, Purpose purpose) {
   const std::int64_t width = 96;
   Case<F> c(device, {160, width}, 2, DType::f32, 21, true);
   std::vector<std::int64_t> rows;
@@ -303,9 +352,9 @@ TEST_P(Rotated, EqualsTheReferenceInEachStep) {
   const QuantizeTable table = test::placed(device, formats::id_of<F>, {c.item});
   for (const std::uint64_t step : {std::uint64_t{9}, std::uint64_t{10}}) {
     device.upload(device.compute(), c.item.draws.step, &step);  // one table for all steps
-    quantize(device.compute(), table, Precision::bf16_first, GetParam());
+    quantize(device.compute(), table, Precision::bf16_first, purpose);
     std::vector<reference::DrawByte> draws[2];
-    if (GetParam().draws)
+    if (purpose.draws)
       for (std::ptrdiff_t e = 0; e < 2; ++e) {
         const std::vector<std::int64_t> of_member(rows.begin() + e * 160, rows.begin() + (e + 1) * 160);
         draws[0].push_back(reference::draw_bytes(draw_key_of("sr:3:dy:row", step), of_member, width));
@@ -316,10 +365,15 @@ TEST_P(Rotated, EqualsTheReferenceInEachStep) {
         device, Side::columnwise,
         [&](const auto& x) {
           const std::vector<float> rounded = reference::rounded_to_bf16(x);
-          return GetParam().rotates ? reference::hadamard(c.matrix, rounded) : rounded;
+          return purpose.rotates ? reference::hadamard(c.matrix, rounded) : rounded;
         },
         draws[1]);
   }
+}
+
+TEST_P(Rotated, EqualsTheReferenceInEachStep) {
+  expect_the_reference_in_each_step<formats::Nvfp4OneD>(device, GetParam());
+  expect_the_reference_in_each_step<formats::Nvfp4Row>(device, GetParam());
 }
 
 TEST_P(Rotated, NeedsAStepWhereItDraws) {
