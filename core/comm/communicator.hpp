@@ -110,8 +110,8 @@ class Communicator {
   virtual void open(std::span<Exchange* const> /*exchanges*/) {}
 
   /// Addresses of every rank's `memory` in this process, for DirectMove; nothing, on all ranks, if a rank cannot reach
-  /// another's. As many bytes on each rank, which it may overwrite. The communicator must not outlive the memory. Waits.
-  /// Collective over this group.
+  /// another's. As many bytes on each rank, which it may overwrite. The communicator must not outlive the memory.
+  /// Waits. Collective over this group.
   virtual std::vector<std::byte*> reach(const SharedMemory& /*memory*/) { return {}; }
 
   /// Begins an operation behind the work that `stream` holds so far. Collective over this group.

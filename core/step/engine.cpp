@@ -176,7 +176,8 @@ double Engine::target_scale_of(const HostSequences& batch) const {
 
 bool Engine::replayable() const {
   const bool as_planned = !fault_ && !once_ && !redo_ && shown_to_.empty();
-  return plan_.graph && as_planned && !(exchange_ && exchange_->waits()) && !observer_ && !judge_ && !built_.sync.observed() &&
+  const bool waits = exchange_ && exchange_->waits();
+  return plan_.graph && as_planned && !waits && !observer_ && !judge_ && !built_.sync.observed() &&
          !device_.timeline().recording() && mesh_.on_streams();
 }
 

@@ -40,7 +40,10 @@ template <class T>
 struct Gelu {
   T* y;
   const T* pre;
+  const std::int32_t* end;
+  std::int64_t columns;
   __device__ void operator()(std::int64_t i) const {
+    if (end != nullptr && i * lanes<T> >= *end * columns) return;
     auto v = Pack<T>::at(pre + i * lanes<T>);
     for (int l = 0; l < lanes<T>; ++l) v.value[l] = T(gelu_for<T>(float(v.value[l])));
     v.to(y + i * lanes<T>);
@@ -51,7 +54,10 @@ template <class T>
 struct GeluBackward {
   T* dpre;
   const T *dy, *pre;
+  const std::int32_t* end;
+  std::int64_t columns;
   __device__ void operator()(std::int64_t i) const {
+    if (end != nullptr && i * lanes<T> >= *end * columns) return;
     auto d = Pack<T>::at(dy + i * lanes<T>);
     const auto x = Pack<T>::at(pre + i * lanes<T>);
     for (int l = 0; l < lanes<T>; ++l) d.value[l] = T(float(d.value[l]) * gelu_slope_for<T>(float(x.value[l])));
@@ -64,7 +70,9 @@ struct Swiglu {
   T* y;
   const T* gate_up;
   std::int64_t columns;
+  const std::int32_t* end;
   __device__ void operator()(std::int64_t row, int p) const {
+    if (behind(end, row)) return;
     const std::int64_t at = row * columns + p * lanes<T>;
     auto gate = Pack<T>::at(gate_up + at + row * columns);
     const auto up = Pack<T>::at(gate_up + at + (row + 1) * columns);
@@ -81,7 +89,9 @@ struct SwigluBackward {
   T* dgate_up;
   const T *dy, *gate_up;
   std::int64_t columns;
+  const std::int32_t* end;
   __device__ void operator()(std::int64_t row, int p) const {
+    if (behind(end, row)) return;
     const std::int64_t at = row * columns + p * lanes<T>, low = at + row * columns, high = low + columns;
     const auto d = Pack<T>::at(dy + at);
     auto gate = Pack<T>::at(gate_up + low), up = Pack<T>::at(gate_up + high);
@@ -111,31 +121,33 @@ bool in_packs(DType type, std::int64_t columns, const F& f, const Tensors&... te
 
 }  // namespace
 
-bool gelu_forward(Stream& stream, const Tensor& y, const Tensor& pre) {
+bool gelu_forward(Stream& stream, const Tensor& y, const Tensor& pre, const Tensor& end) {
   const std::int64_t n = y.elements();
-  return in_packs(y.type, n, [&]<class T>() {
-    packs::start(stream, n / lanes<T>, Gelu<T>{y.as<T>(), pre.as<T>()});
+  return in_packs(y.type, end ? y.columns() : n, [&]<class T>() {
+    packs::start(stream, n / lanes<T>, Gelu<T>{y.as<T>(), pre.as<T>(), end_of(end), pre.columns()});
   }, y, pre);
 }
 
-bool gelu_backward(Stream& stream, const Tensor& dpre, const Tensor& dy, const Tensor& pre) {
+bool gelu_backward(Stream& stream, const Tensor& dpre, const Tensor& dy, const Tensor& pre, const Tensor& end) {
   const std::int64_t n = pre.elements();
-  return in_packs(pre.type, n, [&]<class T>() {
-    packs::start(stream, n / lanes<T>, GeluBackward<T>{dpre.as<T>(), dy.as<T>(), pre.as<T>()});
+  return in_packs(pre.type, end ? pre.columns() : n, [&]<class T>() {
+    const GeluBackward<T> f{dpre.as<T>(), dy.as<T>(), pre.as<T>(), end_of(end), pre.columns()};
+    packs::start(stream, n / lanes<T>, f);
   }, dpre, dy, pre);
 }
 
-bool swiglu_forward(Stream& stream, const Tensor& y, const Tensor& gate_up) {
+bool swiglu_forward(Stream& stream, const Tensor& y, const Tensor& gate_up, const Tensor& end) {
   const std::int64_t n = y.columns();
   return in_packs(y.type, n, [&]<class T>() {
-    packs::start_rows(stream, y.rows(), n / lanes<T>, Swiglu<T>{y.as<T>(), gate_up.as<T>(), n});
+    packs::start_rows(stream, y.rows(), n / lanes<T>, Swiglu<T>{y.as<T>(), gate_up.as<T>(), n, end_of(end)});
   }, y, gate_up);
 }
 
-bool swiglu_backward(Stream& stream, const Tensor& dgate_up, const Tensor& dy, const Tensor& gate_up) {
+bool swiglu_backward(Stream& stream, const Tensor& dgate_up, const Tensor& dy, const Tensor& gate_up,
+                     const Tensor& end) {
   const std::int64_t n = dy.columns();
   return in_packs(dy.type, n, [&]<class T>() {
-    const SwigluBackward<T> f{dgate_up.as<T>(), dy.as<T>(), gate_up.as<T>(), n};
+    const SwigluBackward<T> f{dgate_up.as<T>(), dy.as<T>(), gate_up.as<T>(), n, end_of(end)};
     packs::start_rows(stream, dy.rows(), n / lanes<T>, f);
   }, dgate_up, dy, gate_up);
 }

@@ -7,6 +7,10 @@
 /// with nothing done, if it has no faster version.
 namespace tessera::activation {
 
+inline const std::int32_t* end_of(const Tensor& end) { return end ? end.as<std::int32_t>() : nullptr; }
+/// Whether a row is left as it is.
+TESSERA_FN inline bool behind(const std::int32_t* end, std::int64_t row) { return end != nullptr && row >= *end; }
+
 template <class A>
 TESSERA_FN inline A sigmoid(A x) {
   return A(1) / (A(1) + exp_of(-x));
@@ -34,9 +38,10 @@ TESSERA_FN inline void swiglu_slopes(A s, A gate, A up, A d, A& dgate, A& dup) {
   dup = d * (gate * s);
 }
 
-bool gelu_forward(Stream& stream, const Tensor& y, const Tensor& pre);
-bool gelu_backward(Stream& stream, const Tensor& dpre, const Tensor& dy, const Tensor& pre);
-bool swiglu_forward(Stream& stream, const Tensor& y, const Tensor& gate_up);
-bool swiglu_backward(Stream& stream, const Tensor& dgate_up, const Tensor& dy, const Tensor& gate_up);
+bool gelu_forward(Stream& stream, const Tensor& y, const Tensor& pre, const Tensor& end);
+bool gelu_backward(Stream& stream, const Tensor& dpre, const Tensor& dy, const Tensor& pre, const Tensor& end);
+bool swiglu_forward(Stream& stream, const Tensor& y, const Tensor& gate_up, const Tensor& end);
+bool swiglu_backward(Stream& stream, const Tensor& dgate_up, const Tensor& dy, const Tensor& gate_up,
+                     const Tensor& end);
 
 }  // namespace tessera::activation

@@ -41,8 +41,8 @@ struct ArrivalCounts {
     for (std::int64_t i = 0; i < e; ++i) begin += (of_expert(first + i) + multiple - 1) / multiple * multiple;
     return begin;
   }
-  /// A row of `expert` that is the r-th of rank `source`, sorted by expert without gaps, is row r + shift at the
-  /// expert's rank: behind the rows of that expert from earlier ranks.
+  /// Rank `source` has its rows sorted by expert, without gaps. Row r of them, which is one for `expert`, is row
+  /// r + shift at the expert's rank: behind the rows of that expert from earlier ranks.
   TESSERA_FN std::int64_t shift(std::int64_t source, std::int64_t expert) const {
     const std::int64_t held = shape.experts / shape.ranks;
     std::int64_t stands = offset(expert / held * held, expert % held), before = 0;

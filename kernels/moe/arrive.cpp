@@ -1,6 +1,6 @@
 #include "kernels/base/launch.hpp"
 #include "kernels/moe/arrival_counts.hpp"
-#include "kernels/moe/peers.hpp"
+#include "kernels/moe/peer_rows.hpp"
 
 namespace tessera {
 namespace {

@@ -2,7 +2,7 @@
 #include <bit>
 
 #include "kernels/base/math.hpp"
-#include "kernels/moe/peers.hpp"
+#include "kernels/moe/peer_rows.hpp"
 
 /// Pieces that the back ends share, and a back end's faster versions of the portable kernels in route.cpp,
 /// permute.cpp and router.cpp, with arguments already checked. They return false, with nothing done, if there is none.

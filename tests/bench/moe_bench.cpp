@@ -1,6 +1,8 @@
 #include "kernels/moe/moe.hpp"
 
 #include "kernels/base/runtime.hpp"
+#include "kernels/convert/convert.hpp"
+#include "kernels/moe/peer_rows.hpp"
 #include "tests/bench/timing.hpp"
 
 namespace tessera::bench {
@@ -75,6 +77,32 @@ template <class T> void combine_gradient(benchmark::State& state) {
   b.run(r.moved(1, 2), [&] { combine_backward(b.stream(), d, dweight, r.x, r.rows, r.routing); });
 }
 
+/// The memory of an expert group of one rank, which reaches itself.
+template <class T> struct Reached : Routed<T> {
+  explicit Reached(Bench& b) : Routed<T>(b) {
+    const std::int64_t slots = shape.slots();
+    const Tensor counts = b.empty<std::int32_t>({shape.experts});
+    count_rows(b.stream(), counts, this->routing);
+    peers = {b.empty<std::int32_t>({shape.experts}), b.empty<std::int64_t>({1})};
+    find_shifts(b.stream(), {1, 0, shape.experts, 1, slots, slots}, peers.shifts, counts);
+    clear(b.stream(), peers.distances);
+  }
+  PeerRows peers;
+};
+
+template <class T> void send(benchmark::State& state) {
+  Bench b(state);
+  const Reached<T> r(b);
+  b.run(r.moved(1, 1), [&] { send_rows(b.stream(), r.rows, r.x, r.routing, r.peers, Weighted::no); });
+}
+
+template <class T> void fetch(benchmark::State& state) {
+  Bench b(state);
+  const Reached<T> r(b);
+  const Tensor kept = b.empty<T>(r.rows.shape);
+  b.run(r.moved(1, 2), [&] { fetch_answers(b.stream(), r.x, kept, r.rows, r.routing, r.peers); });
+}
+
 template <class T> void router(benchmark::State& state) {
   Bench b(state);
   const Tensor x = b.random<T>({shape.tokens(), hidden}), w = b.random<T>({shape.experts, hidden});
@@ -108,6 +136,10 @@ BENCHMARK(combine<float>)->Apply(timed);
 BENCHMARK(combine<bf16>)->Apply(timed);
 BENCHMARK(combine_gradient<float>)->Apply(timed);
 BENCHMARK(combine_gradient<bf16>)->Apply(timed);
+BENCHMARK(send<float>)->Apply(timed);
+BENCHMARK(send<bf16>)->Apply(timed);
+BENCHMARK(fetch<float>)->Apply(timed);
+BENCHMARK(fetch<bf16>)->Apply(timed);
 BENCHMARK(router<float>)->Apply(timed);
 BENCHMARK(router<bf16>)->Apply(timed);
 BENCHMARK(router_dx<float>)->Apply(timed);

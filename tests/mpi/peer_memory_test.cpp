@@ -47,7 +47,9 @@ TEST(PeerMemory, IsWrittenWhenAllAreReadyAndReadWhenAllHaveWritten) {
   const std::vector<std::byte*> all = w.mesh.world().reach(memory);
   ASSERT_EQ(all.size(), static_cast<std::size_t>(w.size));
   EXPECT_EQ(all[static_cast<std::size_t>(w.rank)], memory.bytes.data);
-  const auto rows_of = [&](int rank) { return Tensor{all[static_cast<std::size_t>(rank)] + 256, DType::i32, {w.size}}; };
+  const auto rows_of = [&](int rank) {
+    return Tensor{all[static_cast<std::size_t>(rank)] + 256, DType::i32, {w.size}};
+  };
   const Tensor mine = rows_of(w.rank), number = on_device(w.device, std::vector<std::int32_t>{0});
   for (std::int32_t round = 1; round <= 20; ++round) {
     const std::int32_t value = 100 * round + w.rank;

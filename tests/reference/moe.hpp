@@ -27,10 +27,6 @@ struct Arrived {
 };
 Arrived arrive(const ArrivalShape& shape, std::span<const std::int32_t> counts);
 
-/// The rows of all ranks' slots at the ranks of their experts, by rank and slot, walked by expert, source rank and token;
-/// -1: dropped, or no room.
-std::vector<std::vector<std::int32_t>> rows_at_experts(const ArrivalShape& shape, const std::vector<Routed>& ranks);
-
 struct AuxiliaryLosses {
   double balance = 0, z = 0;
 };

@@ -23,20 +23,21 @@ constexpr std::int64_t inner_width(Activation kind, std::int64_t ffn) { return i
 /// Rows of the matrices that are fused into that projection, as ParamSpec has them: gate and up.
 constexpr Shape inner_parts(Activation kind, std::int64_t ffn) { return is_gated(kind) ? Shape{ffn, ffn} : Shape(); }
 
-/// y [M,F] from pre [M, inner_width].
-inline void activate(Stream& stream, Activation kind, const Tensor& y, const Tensor& pre) {
+/// y [M,F] from pre [M, inner_width], in rows before `end` (i32 [1]; empty: all).
+inline void activate(Stream& stream, Activation kind, const Tensor& y, const Tensor& pre, const Tensor& end = {}) {
   switch (kind) {
-    case Activation::gelu: gelu_forward(stream, y, pre); break;
-    case Activation::swiglu: swiglu_forward(stream, y, pre); break;
+    case Activation::gelu: gelu_forward(stream, y, pre, end); break;
+    case Activation::swiglu: swiglu_forward(stream, y, pre, end); break;
   }
 }
 
 /// The gradient of pre from dy [M,F], in the place of dy where the activation is not gated.
-inline Tensor activate_backward(Stream& stream, Arena& arena, Activation kind, const Tensor& dy, const Tensor& pre) {
+inline Tensor activate_backward(Stream& stream, Arena& arena, Activation kind, const Tensor& dy, const Tensor& pre,
+                                const Tensor& end = {}) {
   const Tensor dpre = is_gated(kind) ? arena.temp(pre.type, pre.shape) : dy;
   switch (kind) {
-    case Activation::gelu: gelu_backward(stream, dpre, dy, pre); break;
-    case Activation::swiglu: swiglu_backward(stream, dpre, dy, pre); break;
+    case Activation::gelu: gelu_backward(stream, dpre, dy, pre, end); break;
+    case Activation::swiglu: swiglu_backward(stream, dpre, dy, pre, end); break;
   }
   return dpre;
 }

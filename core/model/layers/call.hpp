@@ -19,6 +19,9 @@ struct Call : Pass {
   Tensor cache = {};
   std::int64_t position = 0;
   Tensor row_tokens = {};  ///< of experts' rows, i32 [rows]: -1 where a row is no token's; empty: every row is one's
+  /// Of experts' rows, i32 [1]: those from there on hold nothing and are not touched; empty: every row has a value, 0
+  /// where it is no token's.
+  Tensor rows_end = {};
   Tensor positions = {};  ///< of the micro-batch's tokens in their documents; empty: in their sequences
   SlotChoices choices = {};
   /// Of a sequence that is being extended by experts of a capacity: slots before the first row, i32 [layers with

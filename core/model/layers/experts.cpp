@@ -60,7 +60,7 @@ void Experts::forward(const Call& call, const Tensor& y, const Factors::Input& x
                                                : factors_.activation(call, x, Side::rowwise);
   with_operands(call, Side::rowwise,
                 [&](const ExpertOperands& w) { expert_forward(call.stream, y, rows, w, routing.offsets); });
-  clear_rows_behind(call.stream, y, routing);
+  if (!call.rows_end) clear_rows_behind(call.stream, y, routing);
 }
 
 void Experts::input_gradient(const Call& call, const Tensor& dx, const Factors::Gradient& dy,
@@ -68,7 +68,7 @@ void Experts::input_gradient(const Call& call, const Tensor& dx, const Factors::
   with_operands(call, Side::columnwise, [&](const ExpertOperands& w) {
     expert_input_gradient(call.stream, dx, dy.rowwise, w, routing.offsets);
   });
-  clear_rows_behind(call.stream, dx, routing);
+  if (!call.rows_end) clear_rows_behind(call.stream, dx, routing);
 }
 
 void Experts::weight_gradient(const Call& call, const Factors::Gradient& dy, const Factors::Input& x,

@@ -37,7 +37,8 @@ class Experts {
   }
 
   /// Fills y and, where a backward follows, saved.
-  /// Rows of expert e are those of routing.offsets; the results of rows behind the last expert's are zero.
+  /// Rows of expert e are those of routing.offsets; the results of rows behind the last expert's are zero, or
+  /// left where the call ends the rows.
   void forward(const Call& call, const Tensor& y, const Factors::Input& x, const Routing& routing,
                const Saved& saved) const;
   /// dy as both products of backward take it, in the caller's frame of the arena. `numbers` (i64 [S]) of the rows,

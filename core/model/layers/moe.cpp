@@ -23,9 +23,10 @@ ExpertsShape inner_shape(const GptShape& shape) {
 }
 
 /// The call as products of experts' rows see it.
-Call with_rows(const Call& call, const Routing& routing) {
+Call with_rows(const Call& call, const Routing& routing, const Tensor& end) {
   Call of_rows = call;
   of_rows.row_tokens = routing.token_of_row;
+  of_rows.rows_end = end;
   return of_rows;
 }
 
@@ -68,7 +69,7 @@ bool Moe::makes_codes_again() const { return codes_ == Keep::input && down_.quan
 Factors::Input Moe::activated(const Call& call, const Saved& now) const {
   if (activates_in_quantizers()) return activation_of(activation_, now.pre);
   const Tensor activated = now.activated ? now.activated : call.arena.temp(type_, now.activated.shape);
-  activate(call.stream, activation_, activated, now.pre);
+  activate(call.stream, activation_, activated, now.pre, call.rows_end);
   return activated;
 }
 
@@ -123,12 +124,12 @@ void Moe::forward(const Call& call, const Tensor& x, const Saved& kept, const Te
   dispatch(call, x, saved, shared);
   const Routing held = rows_.local_routing(saved.rows);
   const Saved now = arrived(saved);
-  const Call of_rows = with_rows(call, held);
+  const Call of_rows = with_rows(call, held, rows_.rows_end(call, saved.rows));
   up_.forward(of_rows, now.pre, now.x, held, now.of_up);
   {
     const Arena::Frame frame(call.arena);
     const Tensor expert_outputs = rows_.of_experts(call.arena, saved.rows, saved.out);
-    down_.forward(of_rows, expert_outputs, activated(call, now), held, now.of_down);
+    down_.forward(of_rows, expert_outputs, activated(of_rows, now), held, now.of_down);
     rows_.combine(call, saved.rows, y, saved.out, expert_outputs, shared);
   }
 }
@@ -153,7 +154,7 @@ void Moe::backward(const Call& call, const Tensor& dx, const Tensor& dy, const T
       const Arena::Frame travelling(call.arena);
       const Tensor dweight = call.arena.temp(sum_type_, routing.weight.shape);
       TokenDispatcher::Dispatch dispatched =
-          rows_.start_combine_backward(call, saved.rows, drows, numbers, dweight, dy, saved.out);
+          rows_.start_combine_backward(call, saved.rows, {drows, numbers, dweight, dy, saved.out});
       router_backward(call, dlogits, dweight, x, routing);  // under the exchange, as is the next
       if (shared_) shared_->backward(call, dx, dy, x, *saved.shared);
       rows_.finish_dispatch(call, saved.rows, std::move(dispatched));
@@ -167,21 +168,22 @@ void Moe::experts_backward(const Call& call, const Tensor& dx, const Saved& save
                            const Tensor& numbers) const {
   const Routing held = rows_.local_routing(saved.rows);
   const Saved now = arrived(saved);
-  const Call of_rows = with_rows(call, held);
+  const Call of_rows = with_rows(call, held, rows_.rows_end(call, saved.rows));
   const Tensor dact = call.arena.temp(type_, now.activated.shape);
   {
     const Arena::Frame frame(call.arena);
     const Factors::Gradient danswers = down_.gradient(of_rows, drows, numbers);
     const bool kept = now.activated || now.of_down;
-    const Factors::Input x = kept ? now.activated : activated(call, now);
+    const Factors::Input x = kept ? now.activated : activated(of_rows, now);
     down_.weight_gradient(of_rows, danswers, x, held, now.of_down);
-    down_.input_gradient(call, dact, danswers, held);
+    down_.input_gradient(of_rows, dact, danswers, held);
   }
   const Factors::OutputGradient of_pre = activates_in_quantizers()
                                      ? activation_gradient_of(activation_, dact, now.pre)
-                                     : activate_backward(call.stream, call.arena, activation_, dact, now.pre);
+                                     : activate_backward(call.stream, call.arena, activation_, dact, now.pre,
+                                                         of_rows.rows_end);
   const Factors::Gradient dpre = up_.gradient(of_rows, of_pre, numbers);
-  up_.input_gradient(call, drows, dpre, held);
+  up_.input_gradient(of_rows, drows, dpre, held);
   const Tensor first = shared_ ? dx : Tensor{};  // mutation: shared_expert_forgets
   TokenDispatcher::Returning returning = rows_.start_dispatch_backward(call, saved.rows, dx, drows, first);
   up_.weight_gradient(of_rows, dpre, now.x, held, now.of_up);  // under the exchange

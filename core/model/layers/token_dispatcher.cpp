@@ -68,6 +68,11 @@ Routing TokenDispatcher::local_routing(const Saved& saved) const {
   return held;
 }
 
+Tensor TokenDispatcher::rows_end(const Call& call, const Saved& saved) const {
+  if (!moe_.by_peers() || row_multiple_ > 1 || !call.observers.empty()) return {};
+  return saved.arrival.offsets.flat(moe_.held(), 1);
+}
+
 Tensor TokenDispatcher::of_experts(Arena& arena, const Saved& saved, const Tensor& tokens_rows) const {
   return local() ? tokens_rows : arena.temp(tokens_rows.type, {rows(saved), tokens_rows.columns()});
 }
@@ -97,7 +102,7 @@ TokenDispatcher::Dispatch TokenDispatcher::start_dispatch(const Call& call, cons
     call.exchange->gather(call.stream, shape);
     find_shifts(call.stream, shape, saved.shifts, counts);
     tessera::arrive(call.stream, shape, saved.arrival, counts, arrivals);
-    clear_gaps(call.stream, experts_rows, saved.arrival);
+    if (!rows_end(call, saved)) clear_gaps(call.stream, experts_rows, saved.arrival);
     return {.pending = call.exchange->move(call.stream, shape, {&experts_rows, 1}, "expert rows", [&](Stream& stream) {
       send_rows(stream, experts_rows, x, saved.routing, peers(call, saved), Weighted::no);
     })};
@@ -113,9 +118,8 @@ TokenDispatcher::Dispatch TokenDispatcher::start_dispatch(const Call& call, cons
 }
 
 TokenDispatcher::Dispatch TokenDispatcher::start_combine_backward(const Call& call, const Saved& saved,
-                                                                  const Tensor& drows, const Tensor& numbers,
-                                                                  const Tensor& dweight, const Tensor& dy,
-                                                                  const Tensor& out) const {
+                                                                  const CombineBackward& of) const {
+  const auto& [drows, numbers, dweight, dy, out] = of;
   const Routing& routing = saved.routing;
   if (!moe_.by_peers()) {
     const Tensor permuted = of_tokens(call.arena, saved, drows);
@@ -125,10 +129,11 @@ TokenDispatcher::Dispatch TokenDispatcher::start_combine_backward(const Call& ca
   combine_backward(call.stream, {}, dweight, dy, out, routing);
   std::vector<Tensor> moved{drows};
   if (numbers) moved.push_back(numbers.view({numbers.elements(), 1}));
-  for (const Tensor& rows : moved) clear_gaps(call.stream, rows, saved.arrival);
+  for (const Tensor& rows : moved)
+    if (!rows_end(call, saved)) clear_gaps(call.stream, rows, saved.arrival);
   const auto kernels = [&](Stream& stream) {
-    send_rows(stream, drows, dy, routing, peers(call, saved), Weighted::yes);
-    if (numbers) send_numbers(stream, numbers, routing, peers(call, saved), call.first_token);
+    send_rows(stream, of.drows, of.dy, routing, peers(call, saved), Weighted::yes);
+    if (of.numbers) send_numbers(stream, of.numbers, routing, peers(call, saved), call.first_token);
   };
   return {.pending = call.exchange->move(call.stream, arrival(saved), moved, "answer gradients", kernels)};
 }

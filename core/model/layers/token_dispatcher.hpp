@@ -4,7 +4,7 @@
 #include "core/model/layers/call.hpp"
 #include "core/model/row_exchange.hpp"
 #include "core/model/shape.hpp"
-#include "kernels/moe/peers.hpp"
+#include "kernels/moe/peer_rows.hpp"
 
 namespace tessera {
 
@@ -31,12 +31,16 @@ class TokenDispatcher {
   std::int64_t expert_outputs(std::int64_t tokens) const { return router_shape(tokens).rows(); }
   Saved place(Arena& arena, std::int64_t tokens, DType sum_type) const;
 
-  /// Of the rows that this rank's experts compute, once dispatched: where each expert's begin, and which are no token's.
+  /// Of the rows that this rank's experts compute, once dispatched: where each expert's begin, and which are no
+  /// token's.
   Routing local_routing(const Saved& saved) const;
   /// How many those are, gaps between experts included: in peers' memory, as many as there is room for.
   std::int64_t rows(const Saved& saved) const { return local_routing(saved).token_of_row.elements(); }
-  /// Room for what the experts compute, as wide as `tokens_rows`, the rows of this rank's tokens: these themselves where
-  /// they are the experts', else a temporary.
+  /// Where the rows in use end, on the device, if nobody reads those behind, as quantizers and observers do:
+  /// Call::rows_end.
+  Tensor rows_end(const Call& call, const Saved& saved) const;
+  /// Room for what the experts compute, as wide as `tokens_rows`, the rows of this rank's tokens: these themselves
+  /// where they are the experts', else a temporary.
   Tensor of_experts(Arena& arena, const Saved& saved, const Tensor& tokens_rows) const;
 
   /// Rows on their way to experts, in the caller's frame of the arena: what arrives, and the move under way.
@@ -45,14 +49,19 @@ class TokenDispatcher {
     Tensor arriving = {}, arriving_numbers = {};
     Pending pending = {};
   };
-  /// Begins to send the tokens' x [M,C] to their experts' `experts_rows` [most(),C], of which rows() are in use. What is
-  /// enqueued until finish_dispatch() overlaps with it. The host waits for counts, unless rows move in peers' memory.
-  /// Collective over the expert group, as all that follows.
+  /// Begins to send the tokens' x [M,C] to their experts' `experts_rows` [most(),C], of which rows() are in use. What
+  /// is enqueued until finish_dispatch() overlaps with it. The host waits for counts, unless rows move in peers'
+  /// memory. Collective over the expert group, as all that follows.
   Dispatch start_dispatch(const Call& call, const Saved& saved, const Tensor& experts_rows, const Tensor& x) const;
-  /// Backward of combine(): dweight = <dy, out>, and begins to send weight * dy to `drows`. `numbers` (i64 [rows], or
-  /// empty) becomes the number of each row, from its token's place in the global batch.
-  Dispatch start_combine_backward(const Call& call, const Saved& saved, const Tensor& drows, const Tensor& numbers,
-                                  const Tensor& dweight, const Tensor& dy, const Tensor& out) const;
+  /// Arguments of combine()'s backward.
+  struct CombineBackward {
+    Tensor drows;    ///< [rows(),C], the experts'; gets weight * dy
+    Tensor numbers;  ///< i64 [rows()], or empty; gets the number of each, from its token's place in the global batch
+    Tensor dweight;  ///< gets <dy, out>
+    Tensor dy, out;
+  };
+  /// Backward of combine(): begins to send the gradients of answers to their experts.
+  Dispatch start_combine_backward(const Call& call, const Saved& saved, const CombineBackward& of) const;
   /// Waits for the rows, which are then sorted by expert.
   void finish_dispatch(const Call& call, const Saved& saved, Dispatch dispatched) const;
 

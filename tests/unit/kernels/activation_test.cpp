@@ -58,6 +58,35 @@ TYPED_TEST(Activation, GeluEqualsReference) {
   }
 }
 
+// Bits of rows before the end, and memory as it was from there on.
+TYPED_TEST(Activation, RowsFromTheEndOnAreLeft) {
+  using T = TypeParam;
+  Device device;
+  Stream& stream = device.compute();
+  for (const std::int64_t columns : {1, 24, 33, 520})
+    for (const std::int32_t end : {0, 1, 5, 7}) {
+      SCOPED_TRACE(test::shown(columns, end));
+      const Shape half{7, columns}, whole{7, 2 * columns};
+      const Tensor last = on_device(device, std::vector<std::int32_t>{end});
+      const Tensor dy = on_device(device, half, uniform<T>(half.elements(), 4));
+      const Tensor x = on_device(device, half, spread<T>(half.elements(), 5));
+      const Tensor gate_up = on_device(device, whole, uniform<T>(whole.elements(), 6, -4, 4));
+      const auto check = [&](Shape shape, const auto& run) {
+        const Tensor all = poisoned<T>(device, shape), some = poisoned<T>(device, shape);
+        run(all, Tensor{});
+        run(some, last);
+        std::vector<T> wanted = on_host<T>(device, all);
+        const std::vector<T> before = on_host<T>(device, poisoned<T>(device, shape));
+        std::copy(before.begin() + end * shape[-1], before.end(), wanted.begin() + end * shape[-1]);
+        EXPECT_TRUE(test::same_bits(on_host<T>(device, some), wanted));
+      };
+      check(half, [&](const Tensor& y, const Tensor& to) { gelu_forward(stream, y, x, to); });
+      check(half, [&](const Tensor& y, const Tensor& to) { gelu_backward(stream, y, dy, x, to); });
+      check(half, [&](const Tensor& y, const Tensor& to) { swiglu_forward(stream, y, gate_up, to); });
+      check(whole, [&](const Tensor& y, const Tensor& to) { swiglu_backward(stream, y, dy, gate_up, to); });
+    }
+}
+
 /// Relative to the value: gelu(-8) is about -4e-21.
 TYPED_TEST(Activation, GeluKeepsItsDigitsInItsTail) {
   using T = TypeParam;

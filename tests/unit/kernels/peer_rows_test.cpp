@@ -1,6 +1,6 @@
-// Rows that move in peers' memory: ranks are buffers of this process, which reach each other's. Everything must have the
-// bits of the path by an exchange: sorted by expert, sent, sorted again.
-#include "kernels/moe/peers.hpp"
+// Rows that move in peers' memory: ranks are buffers of this process, which reach each other's. Everything must have
+// the bits of the path by an exchange: sorted by expert, sent, sorted again.
+#include "kernels/moe/peer_rows.hpp"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 
 #include "kernels/base/index.hpp"
 #include "kernels/moe/arrival_counts.hpp"
-#include "tests/reference/moe.hpp"
+#include "tests/reference/peer_rows.hpp"
 #include "tests/support/compare.hpp"
 #include "tests/support/on_device.hpp"
 #include "tests/support/shown.hpp"
@@ -35,7 +35,9 @@ Integers drawn_counts(std::mt19937& random, std::int64_t ranks, std::int64_t exp
 
 /// Where the rows of rank `source` for `expert` stand at the expert's rank, as the rows of an exchange do.
 Integers exchanged(ArrivalShape shape, const Integers& counts, std::int64_t source, std::int64_t expert) {
-  const auto at = [&](std::int64_t r, std::int64_t e) { return counts[static_cast<std::size_t>(r * shape.experts + e)]; };
+  const auto at = [&](std::int64_t r, std::int64_t e) {
+    return counts[static_cast<std::size_t>(r * shape.experts + e)];
+  };
   shape.place = expert / shape.held();
   const std::int64_t first = shape.place * shape.held();
   std::int64_t arrived = 0;

@@ -26,9 +26,9 @@ void send_rows(Stream& stream, const Tensor& rows, const Tensor& x, const Routin
 void send_numbers(Stream& stream, const Tensor& numbers, const Routing& routing, const PeerRows& peers,
                   std::int64_t first_token);
 
-/// combine_forward() of rows at the experts' ranks, in those ranks' y_rows [S,C]. Copies each to its own place in `kept`
-/// [M k,C], sorted by expert. Without y only that. Where there is no room, rows are 0. Reads memory of other ranks, who
-/// must have written it and must leave it until the end.
+/// combine_forward() of rows at the experts' ranks, in those ranks' y_rows [S,C]. Copies each to its own place in
+/// `kept` [M k,C], sorted by expert. Without y only that. Where there is no room, rows are 0. Reads memory of other
+/// ranks, who must have written it and must leave it until the end.
 void fetch_answers(Stream& stream, const Tensor& y, const Tensor& kept, const Tensor& y_rows, const Routing& routing,
                    const PeerRows& peers, const Tensor& last = {});
 /// permute_backward() likewise.
