@@ -9,6 +9,7 @@ namespace tessera::activation {
 
 inline const std::int32_t* end_of(const Tensor& end) { return end ? end.as<std::int32_t>() : nullptr; }
 /// Whether a row is left as it is.
+// mutation: one_row_behind_the_end
 TESSERA_FN inline bool behind(const std::int32_t* end, std::int64_t row) { return end != nullptr && row >= *end; }
 
 template <class A>

@@ -338,6 +338,8 @@ void ParamSync::unshard_all(Stream& stream) {
              Swapped("token[r] < 0", "token[r] < -1"), "unit.peer_rows_test InPeersMemory/*.RowsAndTheirNumbersArriveSorted"),
     mutation("rows_are_sent_unasked", "a rank writes rows into another's memory before that one is ready for them", Dropped(),
              "mpi.peer_memory_test.2 PeerMemory.IsWrittenWhenAllAreReadyAndReadWhenAllHaveWritten"),
+    mutation("one_row_behind_the_end", "an activation writes one row behind those that hold something", Swapped("row >= *end", "row > *end"),
+             "unit.activation_test Activation/*.RowsFromTheEndOnAreLeft"),
     # Full sharding.
     mutation("released_before_the_last_access", "weights of which ranks keep slices are given up behind their first access",
              Instead("""  void ended(ParamId param) noexcept override {
