@@ -10,7 +10,7 @@
 
 namespace tessera {
 
-/// Memory of all ranks of a group on one host, mapped into this process.
+/// Shared memory of all ranks of a group on one host, mapped into this process.
 class HostMemory {
  public:
   /// Gathers bytes of every rank, as many from each, in rank order. Collective over the group.

@@ -4,8 +4,8 @@
 
 namespace tessera {
 
-/// Host memory that other processes of this host can map: pages of a file without a name, which ends with the last
-/// process that has it open. Zero at first. Move-only.
+/// Shared memory of a host (memfd), which other processes of this host can map. It ends with the last process that has
+/// it open. Zero at first. Move-only.
 class SharedPages {
  public:
   /// How another process of this host opens it.

@@ -48,7 +48,7 @@ class CopyEngines {
   Addresses reach(void* memory);
   /// The two synchronisations of an operation: all buffers may be written; all parts have been written.
   enum class Moment { ready, complete };
-  /// Orders the stream behind what the streams of all ranks hold so far. Moments of both kinds take turns.
+  /// Barrier of the streams of all ranks: a ready one, then a complete one, by turns.
   cudaError_t meet(Moment moment) const;
 
  private:
