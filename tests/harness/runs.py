@@ -65,6 +65,12 @@ class Paced:
             if not self.read(1) and time.monotonic() > deadline:
                 raise TimeoutError(f"{len(self.rows)} rows of {rows}")
 
+    def slowly_while(self, condition):
+        """Lets the run make a step or two every fifth of a second."""
+        while condition():
+            self.read(0)
+            time.sleep(0.2)
+
     def let_go(self):
         """Lets the run go on at its own speed."""
         def drain():

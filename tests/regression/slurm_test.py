@@ -10,7 +10,7 @@ import tempfile
 
 import pytest
 
-from runs import JOBSCRIPTS, Jobs, Paced, processes
+from runs import JOBSCRIPTS, PATIENCE, Jobs, Paced, processes
 import slurm
 
 SCRIPTS = os.path.join(JOBSCRIPTS, "slurm")
@@ -62,9 +62,11 @@ class SlurmJobs(Jobs):
         trace.until(3)
         rank = self.ranks(job)[0]
         os.kill(rank, signal.SIGSTOP)  # Slurm checks time limits twice a minute, and continues the processes that it signals
+        slurm.until(PATIENCE, "the rank to stand still", lambda: processes.state_of(rank) == "T")
         self.slurm.ask("scontrol", "update", f"JobId={job}", "TimeLimit=5")
         slurm.until(600, "the warning", lambda: processes.state_of(rank) != "T")
         self.slurm.ask("scontrol", "update", f"JobId={job}", "TimeLimit=60")
+        trace.slowly_while(lambda: processes.state_of(rank))  # Slurm signals some time after it has continued the processes
         trace.let_go()
 
         log = self.ended(job, "COMPLETED", 0)
