@@ -56,7 +56,7 @@ std::vector<std::string> told_of(const ConvertOptions& options, const ModelFacts
   std::vector<std::string> lines;
   for (const std::string& line : {facts.told, left_behind(options.from)})
     if (!line.empty()) lines.push_back(line);
-  if (options.target == Target::safetensors && leaves_averages(options))
+  if (options.target == Target::safetensors && leaves_averages(options))  // mutation: averages_left_out_unsaid
     lines.push_back(options.from.string() + ": holds moving averages too (optimizer.ema), of which evaluations are; "
                                             "here are the weights, and with --ema the averages");
   if (options.target == Target::tessera || facts.origin.companions.contains(tokenizer_file)) return lines;

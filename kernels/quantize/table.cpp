@@ -121,6 +121,8 @@ class Check {
   void takes(Side side) const {
     if (format_.takes(side, m_.matrix)) return;
     const formats::Block b = format_.block_of(side);
+    const std::int64_t line = in_order(format_.order_of(side), m_.matrix).columns * format_.bits;
+    expect(line % 8 == 0, std::string(name_of(side)) + " needs lines of whole bytes");
     expect(false, std::string(name_of(side)) + " needs rows divisible by " + std::to_string(b.rows) +
                       " and columns by " + std::to_string(b.columns));
   }

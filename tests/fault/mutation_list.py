@@ -372,19 +372,19 @@ void ParamSync::unshard_all(Stream& stream) {
              "mpi.param_sync_test.2 ParamSync.ReducesOverPoisonedMemory"),
     # Formats.
     mutation("scale_of_another_element", "scales of MX blocks are those of E4M3, whatever the element", Swapped("Element::max", "448.0f"),
-             "unit.formats_test Golden.MxBlocks"),
+             "unit.quantize_test Quantize*"),
     mutation("a_tie_takes_four", "of two scales that lose equally much the other is taken", Swapped("<", "<="),
-             "unit.formats_test Golden.FourOverSixBlocks"),
+             "unit.quantize_test Quantize*"),
     mutation("half_a_block_decides", "the scale of a block is chosen by the errors of its first columns", Swapped("(j + 1) * width", "j * width + (width + 1) / 2"),
              "unit.quantize_test Quantize*"),
     mutation("rows_by_the_inverse", "values of a row are encoded by the inverse of its power of two", Swapped("line.encode", "line.inverse"),
-             "unit.formats_test Nvfp4Row.*"),
+             "unit.quantize_test Quantize*"),
     mutation("rows_of_the_first_patch", "rows of all patches have the scales of the first patch's", Swapped("p.row + row", "row"),
              "unit.quantize_test Quantize*"),
     mutation("amaxes_of_the_step_before", "a row keeps the largest amax that it had in any step", Dropped(),
              "unit.quantize_test Quantize*"),
     mutation("half_a_byte", "a copy may have lines that begin within a byte", Dropped(),
-             "unit.formats_test Layout.SidesTakeWhatTheirBlocksDivide"),
+             "unit.quantize_table_test Table.RefusesLinesThatEndWithinAByte"),
     # Sharding groups.
     mutation("each_group_begins_a_sum", "every sharding group begins a sum of its own, and that of the groups before is lost",
              Swapped("here_.rank == 0 && ", ""), GROUPS),
@@ -431,9 +431,9 @@ void ParamSync::unshard_all(Stream& stream) {
              ROUNDED),
     mutation("gradient_to_another_owner", "slices are sent as if owners stood in the order of ranks",
              Instead("""    auto& begins = *new std::vector<std::int64_t>(1, 0);
-    for (std::size_t r = 0; r + 1 < bucket.counts.size(); ++r) begins.push_back(begins.back() + bucket.counts[r]);
-    exchanges.push_back({own.gradients, slot.flat(offset, received.elements()).view(received), bucket.counts, begins});
-""", lines=2),
+    for (std::size_t r = 0; r + 1 < bucket.shards.counts.size(); ++r) begins.push_back(begins.back() + bucket.shards.counts[r]);
+    reduction.exchanges.push_back({sent.values, others.values, bucket.shards.counts, begins});
+"""),
              "regression.muon Muon.test_owners_change_no_bit"),
     mutation("momentum_of_a_skipped_step", "a skipped step changes the momentum",
              Swapped(") return;", " && name[5] == 'u') return;  // muon_update"),
@@ -483,6 +483,8 @@ void ParamSync::unshard_all(Stream& stream) {
     mutation("codes_of_the_first_recipe", "codes are those of the recipe that a schedule begins with",
              Swapped("config_at(config, step.manifest().counters.step)", "config_at(config, 0)"),
              "regression.codes_out.the_recipe_of_the_step"),
+    mutation("averages_left_out_unsaid", "a conversion does not say that it leaves out the averages, of which evaluations are",
+             Swapped("leaves_averages(options)", "false"), "regression.folders Folders.test_companions_go_through_training_and_back"),
     mutation("statistics_of_one_rank", "statistics are those of one rank's micro-batches", Dropped(),
              "regression.statistics.fp8_block"),
 ]

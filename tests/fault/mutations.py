@@ -134,36 +134,41 @@ class Build:
                 sources[current] = set()
         return sources
 
-    def objects_with(self, files):
-        """Objects of the program that include a file; objects of tests keep the unchanged header."""
-        paths = {os.path.join(SOURCE, file) for file in files}
-        return sorted(one for one, made_of in self.sources.items()
-                      if one in self.compile and paths & made_of and not one.startswith("tests/"))
+    def objects_with(self, files, link):
+        """Objects that include one of the files, of those that a link command takes, itself or in libraries; objects of tests keep
+        the unchanged header."""
+        paths, linked = {os.path.join(SOURCE, file) for file in files}, set(link.split())
+        return sorted(one for one, made_of in self.sources.items() if one in self.compile and paths & made_of
+                      and not one.startswith("tests/") and {one, library_of(one)} & linked)
 
     def link_command(self, program):
         return self.tool("ninja", "-t", "commands", program).splitlines()[-1]
+
+
+def library_of(unit):
+    """kernels/libtessera_kernels.a of kernels/CMakeFiles/tessera_kernels.dir/base/error.cpp.o."""
+    folder, _, rest = unit.partition("CMakeFiles/")
+    return f"{folder}lib{rest.partition('.dir/')[0]}.a"
 
 
 class Mutant:
     """A fault with its objects and programs, in a separate folder."""
 
     def __init__(self, build, mutation, folder):
-        self.build, self.mutation, self.folder = build, mutation, folder
-        self.programs, self.objects = {}, []
-
-    def compile(self, limit):
-        texts = patched(self.mutation)
-        for file, text in texts.items():
-            path = os.path.join(self.folder, "tree", file)
+        self.build, self.folder, self.texts = build, folder, patched(mutation)
+        self.programs, self.objects = {}, {}
+        for file, text in self.texts.items():
+            path = os.path.join(folder, "tree", file)
             os.makedirs(os.path.dirname(path), exist_ok=True)
             with open(path, "w", encoding="utf-8") as out:
                 out.write(text)
-        units = self.build.objects_with(texts)
-        if not units:
-            raise Unusable("no object of the build is made of " + ", ".join(texts))
-        for number, unit in enumerate(units):
-            self.objects.append(os.path.join(self.folder, f"{number}.o"))
-            self.made(self.compile_command(unit, self.objects[-1]), limit)
+
+    def object(self, unit, limit):
+        if unit not in self.objects:
+            out = os.path.join(self.folder, f"{len(self.objects)}.o")
+            self.made(self.compile_command(unit, out), limit)
+            self.objects[unit] = out
+        return self.objects[unit]
 
     def compile_command(self, unit, out):
         command = list(self.build.compile[unit])
@@ -190,7 +195,10 @@ class Mutant:
             place = f" -o {name} "
             if command.count(place) != 1:
                 raise Unusable(f"{name} is linked in a way that is not understood: {command}")
-            objects = " ".join(map(shlex.quote, self.objects))
+            units = self.build.objects_with(self.texts, command)
+            if not units:
+                raise Unusable(f"{name} is made of no object with " + ", ".join(self.texts))
+            objects = " ".join(shlex.quote(self.object(unit, limit)) for unit in units)
             self.made(["sh", "-c", command.replace(place, f" {objects} -o {shlex.quote(out)} ")], limit)
             self.programs[path] = out
         return self.programs[path]
@@ -233,9 +241,8 @@ def outcome(build, wanted, program, limit):
 def tried(build, mutation, limit):
     """(whether every test detected it, lines of the report)."""
     with tempfile.TemporaryDirectory(prefix=f"fault-{mutation.name}-") as folder:
-        mutant = Mutant(build, mutation, folder)
         try:
-            mutant.compile(limit)
+            mutant = Mutant(build, mutation, folder)
             found = [(test, *outcome(build, test, lambda path: mutant.program(path, limit), limit))
                      for test in mutation.tests]
         except Unusable as reason:

@@ -113,6 +113,17 @@ TEST(Table, RefusesWithTensorShapeAndRule) {
   EXPECT_THROW(quantize(device.compute(), QuantizeTable(id, with([](auto&) {}))), Error);  // not placed
 }
 
+TEST(Table, RefusesLinesThatEndWithinAByte) {
+  Device device;
+  Case<formats::Mxfp4> good(device, {32, 34}, 1, DType::f32, 1, false);
+  QuantizedMatrix odd = good.item;
+  odd.name = "mlp.up";
+  odd.matrix = {32, 33};
+  odd.values = good.item.values.flat(0, 32 * 33);
+  odd.rowwise = {};
+  expect_refusal(formats::id_of<formats::Mxfp4>, {odd}, {"mlp.up", "columnwise needs lines of whole bytes"});
+}
+
 TEST(Table, RefusesMatricesThatOverlap) {
   Device device;
   using F = formats::Fp8Block;
