@@ -121,10 +121,10 @@ class Check {
   void takes(Side side) const {
     if (format_.takes(side, m_.matrix)) return;
     const formats::Block b = format_.block_of(side);
-    const std::int64_t line = in_order(format_.order_of(side), m_.matrix).columns * format_.bits;
-    expect(line % 8 == 0, std::string(name_of(side)) + " needs lines of whole bytes");
-    expect(false, std::string(name_of(side)) + " needs rows divisible by " + std::to_string(b.rows) +
-                      " and columns by " + std::to_string(b.columns));
+    expect(format_.ragged || (m_.matrix.rows % b.rows == 0 && m_.matrix.columns % b.columns == 0),
+           std::string(name_of(side)) + " needs rows divisible by " + std::to_string(b.rows) + " and columns by " +
+               std::to_string(b.columns));
+    expect(false, std::string(name_of(side)) + " needs lines of whole bytes");
   }
   void amax(Side side, const Copy& copy) {
     const bool shared = side == Side::columnwise && copy.amax.data == m_.rowwise.amax.data && copy.amax;
