@@ -12,6 +12,7 @@ import processes
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scontrol", "scancel", "sinfo")
 PATH = os.environ.get("PATH", "") + os.pathsep + "/usr/sbin"
+# TmpFS and FirstJobId: PMIx and Open MPI name folders there and shared memory by job and step, and several Slurms may run here at once.
 CONFIGURATION = """ClusterName=tessera
 SlurmctldHost={host}({address})
 SlurmctldPort={controller}
