@@ -11,7 +11,7 @@ import pytest
 ROOT = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
 SKIPPED = 77  # SKIP_RETURN_CODE
 OUTCOMES = collections.defaultdict(set)  # by test or file
-pytest.register_assert_rewrite("held_runs", "on_hosts", "runs", "trial")  # so that their assertions tell as much as those of tests
+pytest.register_assert_rewrite("held_runs", "on_hosts", "on_slurm", "runs", "trial")  # so that their assertions tell as much as those of tests
 sys.dont_write_bytecode = True
 os.environ["PYTHONDONTWRITEBYTECODE"] = "1"  # of what tests start
 

@@ -2,6 +2,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <string>
 #include <string_view>
 
 #include <fmt/format.h>
@@ -51,6 +52,10 @@ int code_of(Mpi& mpi, const std::function<int(Mpi&, Control&)>& verb) {
 }  // namespace
 
 int on_all_ranks(const std::function<int(Mpi&, Control&)>& verb) {
+  if (const std::string mistake = Mpi::start_mistake(); !mistake.empty()) {
+    if (first_of_launch()) fmt::print(stderr, "{}\n", mistake);
+    return static_cast<int>(Exit::environment);
+  }
   Mpi mpi(nullptr, nullptr);
   const int code = code_of(mpi, verb);
   mpi.ends_with(code);

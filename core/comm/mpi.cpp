@@ -41,6 +41,26 @@ bool finalize_may_hang(bool several_hosts) {
   return several_hosts && mpich && major < 5 && std::getenv("MPI_LOCALNRANKS");
 }
 
+/// Whether this Open MPI starts by Slurm's older interfaces too (built --with-pmi), as names of its components say.
+bool speaks_older_pmi() {
+  int provided = 0, index = 0;
+  if (MPI_T_init_thread(MPI_THREAD_SINGLE, &provided) != MPI_SUCCESS) return true;  // MPI_Init decides
+  const auto has = [&](const char* component) { return MPI_T_category_get_index(component, &index) == MPI_SUCCESS; };
+  const bool found = has("opal_pmix_s1") || has("opal_pmix_s2") || has("opal_pmix_cray");
+  MPI_T_finalize();
+  return found;
+}
+
+/// How so many ranks are started as one run of this library.
+std::string right_launch(const char* ranks) {
+  const std::string version = Mpi::version(), library = version.substr(0, version.find(',')), own = Mpi::launcher();
+  return fmt::format(
+      "this program uses {0}; start it with {1} -n {2}, or under Slurm with srun --mpi={3} (srun --mpi=list shows what "
+      "there is; in a job script, export SLURM_MPI_TYPE={3})",
+      library, own.empty() ? "that library's own mpiexec" : own, ranks,
+      library.starts_with("Open MPI") ? "pmix" : "pmi2");
+}
+
 }  // namespace
 
 Mpi::Mpi(int* argc, char*** argv) : state_(std::make_unique<State>()) {
@@ -121,6 +141,14 @@ std::string Mpi::launcher() {
 
 std::string Mpi::nccl_version() { return tessera::nccl_version(); }
 
+std::string Mpi::start_mistake() {
+  int major = 0;
+  if (std::sscanf(version().c_str(), "Open MPI v%d.", &major) != 1 || major >= 5) return "";
+  const char* const tasks = std::getenv("SLURM_STEP_NUM_TASKS");
+  if (!tasks || std::getenv("PMIX_NAMESPACE") || speaks_older_pmi()) return "";  // mpirun sets PMIX_NAMESPACE too
+  return fmt::format("started by srun without PMIx (SLURM_STEP_NUM_TASKS={}): {}", tasks, right_launch(tasks));
+}
+
 std::string Mpi::launch_mistake() const {
   if (size() > 1) return "";
   // Each variable holds the number of ranks that a launcher has started: Hydra and other PMI, srun, Open MPI's mpirun.
@@ -130,12 +158,8 @@ std::string Mpi::launch_mistake() const {
     const long tasks = std::strtol(text, nullptr, 10);
     // The first variable decides: Hydra's PMI_SIZE of one rank is right, even inside a Slurm step of several tasks.
     if (tasks <= 1) return "";
-    const std::string library = version(), pmi = library.starts_with("Open MPI") ? "pmix" : "pmi2", own = launcher();
-    return fmt::format(
-        "started as {0} separate runs of one rank each ({1}={2}), not as one run of {0}: this program uses {3}; start "
-        "it with {4} -n {0}, or under Slurm with srun --mpi={5} (srun --mpi=list shows what there is; in a job script, "
-        "export SLURM_MPI_TYPE={5})",
-        tasks, variable, text, library, own.empty() ? "that library's own mpiexec" : own, pmi);
+    return fmt::format("started as {0} separate runs of one rank each ({1}={0}), not as one run of {0}: {2}", text,
+                       variable, right_launch(text));
   }
   return "";
 }

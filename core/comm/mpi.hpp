@@ -51,6 +51,9 @@ class Mpi {
   static std::string version();
   static std::string launcher();  ///< path of the library's mpiexec, as the build found it; empty if none is there now
   static std::string nccl_version();  ///< "2.28.3", as found at run time; empty in a host build
+  /// Explains the remedy where MPI_Init would end the program: Open MPI before 5.0 under srun without PMIx; else empty.
+  /// Asked before MPI starts.
+  static std::string start_mistake();
   /// Explains the remedy if the launcher started several runs of one rank instead of one run (wrong --mpi); else empty.
   std::string launch_mistake() const;
 

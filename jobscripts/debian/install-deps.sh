@@ -3,7 +3,7 @@
 #   install-deps.sh [--slurm] [--clang] [--arm64] [--openmpi] [--prose]   --slurm: also a Slurm of one machine, for the job scripts, and networks of simulated hosts
 #                                                             --clang: also the compiler of preset clang, and its OpenMP
 #                                                             --arm64: also a cross compiler for 64-bit Arm, and qemu
-#                                                             --openmpi: also Open MPI and its HDF5
+#                                                             --openmpi: also Open MPI, its HDF5, and what Slurm's mpi/pmix opens
 #                                                             --prose: also the text of inputs/prose
 set -euo pipefail
 packages=(build-essential ca-certificates ccache cmake git ninja-build pkg-config
@@ -17,7 +17,7 @@ for argument in "$@"; do
     --slurm) packages+=(slurm-wlm munge iproute2) ;;
     --clang) packages+=(clang-22 libomp-22-dev) ;;
     --arm64) packages+=(g++-aarch64-linux-gnu qemu-user) ;;
-    --openmpi) packages+=(openmpi-bin libopenmpi-dev libhdf5-openmpi-dev) ;;
+    --openmpi) packages+=(openmpi-bin libopenmpi-dev libhdf5-openmpi-dev libpmix-dev) ;;  # Slurm's plugin opens libpmix.so, without a number
     --prose) packages+=(bible-kjv) ;;
     *) echo "install-deps.sh: unknown argument '$argument' (--slurm, --clang, --arm64, --openmpi, --prose)" >&2; exit 2 ;;
   esac

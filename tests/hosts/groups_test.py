@@ -7,14 +7,13 @@ import json
 import os
 import random
 import re
-import shutil
 
 import pytest
 
+import open_mpi
 from on_hosts import CORE, PLACES, OnHosts, words
 
 SIX = {"h1": 3, "h2": 3}
-ROOT = os.path.realpath(os.path.join(os.path.dirname(__file__), "../.."))
 
 
 class Grouped(OnHosts):
@@ -55,17 +54,12 @@ class Grouped(OnHosts):
 
     def test_under_open_mpi(self, monkeypatch):
         """By another MPI library than that of flat sharding, where this build is not its."""
-        launcher, program = shutil.which("mpiexec.openmpi"), os.path.join(ROOT, "build", "openmpi", "tessera")
-        if not launcher:
-            pytest.skip("no mpiexec.openmpi here (jobscripts/debian/install-deps.sh --openmpi)")
-        if not os.path.exists(program):
-            pytest.skip(f"no {program} (jobscripts/debian/build.sh openmpi)")
-        with open(os.path.join(ROOT, "CMakePresets.json"), encoding="utf-8") as file:
-            (preset,) = (one for one in json.load(file)["testPresets"] if one["name"] == "openmpi")
+        if why := open_mpi.missing():
+            pytest.skip(why)
         case = ("nvfp4", "full", 1, "mpio")
         flat, digest = self.train("flat", PLACES["one"], case, "all")
-        self.tessera, self.launcher = program, launcher
-        for key, value in preset["environment"].items():
+        self.tessera, self.launcher = open_mpi.PROGRAM, open_mpi.LAUNCHER
+        for key, value in open_mpi.environment().items():
             monkeypatch.setenv(key, value)
         for name, places, group in (("two", PLACES["two"], "host"), ("six", SIX, "host"), ("three", PLACES["three"], 2)):
             rows, found = self.train(name, places, case, group)

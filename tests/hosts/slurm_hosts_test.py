@@ -9,6 +9,7 @@ import subprocess
 
 import pytest
 
+import open_mpi
 import runs
 import slurm
 from hosts import Hosts, impossible
@@ -70,11 +71,25 @@ class OnSlurm(runs.Jobs):
             self.check_loss(f"run{number}", random.choice(self.hosts.names), random.choice(("silent", "loud")), random.randrange(2 * EVERY + 5, STEPS // 2))  # of 4 ranks, and saved
             assert self.final(f"run{number}") == digest
 
-    def check_loss(self, run, name, how, moment):
+    def test_jobs_of_open_mpi(self):
+        """By srun --mpi=pmix, whose servers on each host find each other over the network."""
+        if why := open_mpi.missing() or self.slurm.lacks_pmix():
+            pytest.skip(why)
+        variables = {"TESSERA": open_mpi.PROGRAM, "SLURM_MPI_TYPE": "pmix", **open_mpi.environment()}
+        digest = self.whole()
+        self.ended(self.submit("two", "--nodes=2", "--ntasks=4", **variables))
+        assert self.rows("two")[-1]["ranks"] == 4
+        assert len(json.loads(self.read("two", "run.json"))["hosts"]) == 2
+        assert self.final("two") == digest
+        for how in ("silent", "loud"):
+            self.check_loss(how, random.choice(self.hosts.names), how, random.randrange(2 * EVERY + 5, STEPS // 2), **variables)
+            assert self.final(how) == digest
+
+    def check_loss(self, run, name, how, moment, **variables):
         """A job that may have one node or two, of which one is lost at a step, ends on the other."""
         what = f"{name}, {how}, at step {moment}"
         print(what, flush=True)
-        job = self.submit(run, "--nodes=1-2", "--exclusive", TESSERA_RANKS_PER_NODE="2")
+        job = self.submit(run, "--nodes=1-2", "--exclusive", TESSERA_RANKS_PER_NODE="2", **variables)
         slurm.until(300, what, lambda: self.steps_done(run) >= moment)
         if how == "silent":
             self.hosts.link(name, "down")

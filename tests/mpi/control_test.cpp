@@ -139,10 +139,24 @@ TEST(MpiProgram, SeesThatItWasStartedAsSeveralRunsOfOneRank) {
     EXPECT_EQ(mistake, "");
   } else {
     EXPECT_NE(mistake.find("4 separate runs"), std::string::npos) << mistake;
-    EXPECT_NE(mistake.find("srun --mpi=pmi2"), std::string::npos) << mistake;
+    const bool open_mpi = Mpi::version().starts_with("Open MPI");
+    EXPECT_NE(mistake.find(open_mpi ? "srun --mpi=pmix" : "srun --mpi=pmi2"), std::string::npos) << mistake;
     const Variable one("PMI_SIZE", "1");
     EXPECT_EQ(mpi.launch_mistake(), "") << "mpiexec -n 1 within a step of four tasks is right";
   }
+}
+
+TEST(MpiProgram, SeesThatSrunGivesOpenMpiNoPmix) {
+  const bool fails = Mpi::version().starts_with("Open MPI v4.");
+  const Variable tasks("SLURM_STEP_NUM_TASKS", "4");
+  {
+    const Variable none("PMIX_NAMESPACE", nullptr);
+    const std::string mistake = Mpi::start_mistake();
+    EXPECT_EQ(mistake.find("srun --mpi=pmix") != std::string::npos, fails) << mistake;
+    EXPECT_EQ(mistake.empty(), !fails) << mistake;
+  }
+  const Variable given("PMIX_NAMESPACE", "slurm.pmix.1.0");
+  EXPECT_EQ(Mpi::start_mistake(), "");
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 """A temporary Slurm on this machine, or on hosts that it simulates, with its own folder, for the duration of a `with` block."""
 import contextlib
 import os
+import random
 import shutil
 import signal
 import socket
@@ -11,6 +12,7 @@ import processes
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scontrol", "scancel", "sinfo")
 PATH = os.environ.get("PATH", "") + os.pathsep + "/usr/sbin"
+# TmpFS and FirstJobId: PMIx and Open MPI name folders there and shared memory by job and step, and several Slurms may run here at once.
 CONFIGURATION = """ClusterName=tessera
 SlurmctldHost={host}({address})
 SlurmctldPort={controller}
@@ -20,6 +22,8 @@ CryptoType=crypto/munge
 AuthInfo=socket={folder}/munge.socket,cred_expire=15
 StateSaveLocation={folder}/state
 SlurmdSpoolDir={folder}/spool.%n
+TmpFS={folder}/tmp.%n
+FirstJobId={first}
 SlurmctldPidFile={folder}/slurmctld.pid
 SlurmdPidFile={folder}/slurmd.%n.pid
 SlurmctldLogFile={folder}/slurmctld.log
@@ -143,7 +147,7 @@ class Slurm:
         os.close(gone)
 
     def start(self):
-        for name in ("state", *(f"spool.{node}" for node in self.nodes)):
+        for name in ("state", *(f"{kind}.{node}" for kind in ("spool", "tmp") for node in self.nodes)):
             os.mkdir(self.path(name))
         with open(self.path("munge.key"), "wb", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
             file.write(os.urandom(128))
@@ -152,7 +156,7 @@ class Slurm:
                           for name, (host, address, port) in zip(self.nodes, self.where.places(ports)))
         with open(self.path("slurm.conf"), "w", encoding="ascii") as file:
             file.write(CONFIGURATION.format(host=self.where.host, address=self.where.address, controller=controller, nodes=nodes, folder=self.folder,
-                                            patience=10 if len(self.nodes) > 1 else 300))
+                                            first=random.randrange(1, 10**7), patience=10 if len(self.nodes) > 1 else 300))
         open(self.path("cgroup.conf"), "w").close()
         self.daemon("", "munged", "--foreground", "--force", *(f"--{key}={self.path('munge.' + end)}" for key, end in (
             ("socket", "socket"), ("key-file", "key"), ("pid-file", "pid"), ("log-file", "log"), ("seed-file", "seed"))))
@@ -208,6 +212,14 @@ class Slurm:
         if check and done.returncode != 0:
             raise RuntimeError(f"{command}: {done.stderr}{done.stdout}")
         return done.stdout.strip()
+
+    def lacks_pmix(self):
+        """Why srun --mpi=pmix starts nothing here; empty if it does."""
+        tried = subprocess.run((*self.where.words(), "srun", "--mpi=pmix", "--ntasks=1", "true"), env=self.environment, capture_output=True, text=True,
+                               timeout=300)
+        if "Invalid MPI type" not in tried.stderr:
+            return ""
+        return f"no PMIx plugin of Slurm, or no libpmix.so for it (jobscripts/debian/install-deps.sh --slurm --openmpi): {tried.stderr.splitlines()[0]}"
 
     def submit(self, *arguments, environment=None, folder=None):
         """Submits a job; returns its number."""

@@ -6,57 +6,15 @@ import os
 import re
 import signal
 import subprocess
-import tempfile
 
-import pytest
-
-from runs import JOBSCRIPTS, PATIENCE, Jobs, Paced, processes
+from on_slurm import SCRIPTS, OnSlurm
+from runs import PATIENCE, Paced, processes
 import slurm
 
-SCRIPTS = os.path.join(JOBSCRIPTS, "slurm")
 
-
-class SlurmJobs(Jobs):
-    @classmethod
-    def setup_class(cls):
-        if reason := slurm.missing():
-            pytest.skip(reason)
-        home = cls.at_class_end.enter_context(tempfile.TemporaryDirectory(prefix="tessera-slurm-"))
-        cls.slurm = cls.at_class_end.enter_context(slurm.Slurm(home, cpus=2))
-
-    def submit(self, script, *arguments, options=(), **environment):
-        return self.slurm.submit(*options, os.path.join(SCRIPTS, script), *arguments, folder=self.folder,
-                                 environment={"TESSERA": self.tessera, **environment})
-
-    def train(self, *arguments, options=(), **environment):
-        return self.submit("train.sbatch", "deck.yaml", *arguments, options=("--ntasks=2", "--time=60", *options), **environment)
-
-    def started(self, *arguments, **environment):
-        """Submits a job and waits for its first step."""
-        job, metrics = self.train(*arguments, **environment), self.path("run", "metrics.jsonl")
-        slurm.until(600, "the first step", lambda: os.path.exists(metrics) and os.path.getsize(metrics))
-        return job
-
-    def log(self, job):
-        """Text of the job's log, whose path Slurm knows; empty before it begins."""
-        name = os.path.basename(self.slurm.about(job)["StdOut"])
-        return self.read(name) if os.path.exists(self.path(name)) else ""
-
-    def ended(self, job, state, code):
-        """Waits for the job's end, which must have this state; returns its log."""
-        about = self.slurm.ended(job)
-        log = self.log(job)
-        assert (about["JobState"], about["ExitCode"]) == (state, f"{code}:0"), log[-3000:]
-        return log
-
-    def ranks(self, job, **variables):
-        return processes.find(self.tessera, SLURM_JOB_ID=job, **variables)
-
+class SlurmJobs(OnSlurm):
     def test_a_run_that_is_stopped_queues_again_and_ends_as_if_it_had_not(self):
-        whole = subprocess.run([self.launcher, "-n", "2", self.tessera, "train", "deck.yaml", "--set", "checkpoint.dir=whole"],
-                               cwd=self.folder, capture_output=True, text=True, timeout=600)
-        assert whole.returncode == 0, whole.stderr
-
+        digest = self.train_at_once(self.tessera)
         trace = Paced(self.path("trace"))
         job = self.train("--set", "debug.trace=trace")
         trace.until(3)
@@ -69,15 +27,9 @@ class SlurmJobs(Jobs):
         trace.slowly_while(lambda: processes.state_of(rank))  # Slurm signals some time after it has continued the processes
         trace.let_go()
 
-        log = self.ended(job, "COMPLETED", 0)
+        self.ended_in_two_starts(job)
         assert len(trace.all()) == 400
-        assert self.slurm.about(job)["Restarts"] == "1"
-        assert log.count("stopped early: queued again") == 1, log
-        assert log.count("resumed from") == 1, log
-        first = [row["step"] for row in self.rows("run") if row["restart"] == 0]
-        assert 0 < len(first) < 400
-        assert [row["step"] for row in self.rows("run")] == list(range(1, 401))
-        assert self.final("run") == self.final("whole")
+        assert self.final("run") == digest
 
     def test_a_job_queues_again_so_often_and_no_more(self):
         job = self.train("--set", "run.steps=1000000", "--time-limit", "00:00:05", TESSERA_RESTARTS="1")
@@ -169,10 +121,10 @@ class SlurmJobs(Jobs):
         kinds = {kind for kind in ("none", "pmi2", "pmix") if kind in (listed.stdout + listed.stderr).split() and launches(kind)}
         assert "none" in kinds
         library = json.loads(subprocess.run([self.tessera, "info", "--json"], capture_output=True, text=True, check=True).stdout)["mpi"]
-        suits = "pmix" if library.startswith("Open MPI") else "pmi2"
+        suits, says = ("pmix", "started by srun without PMIx") if library.startswith("Open MPI") else ("pmi2", "separate runs of one rank each")
         for kind in kinds - {suits}:
             log = self.ended(self.train(SLURM_MPI_TYPE=kind), "FAILED", 4)
-            assert (log.count("separate runs of one rank each"), log.count(f"export SLURM_MPI_TYPE={suits}")) == (1, 1), log
+            assert (log.count(says), log.count(f"export SLURM_MPI_TYPE={suits}")) == (1, 1), log
             assert not os.path.exists(self.path("run"))
         if suits in kinds:
             self.ended(self.train("--stop-at", "3", SLURM_MPI_TYPE=suits), "COMPLETED", 0)
