@@ -7,6 +7,7 @@ import json
 import os
 import random
 import re
+import shutil
 
 import pytest
 
