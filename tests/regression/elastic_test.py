@@ -2,18 +2,14 @@
 nodes are killed at drawn moments, saves included. Each job ends by itself, on the nodes that are left, with the digest of a
 run that lost nothing.
 
-
 TESSERA_ELASTIC=N: so many moments, by default 3, one of each kind; TESSERA_SEED: others.
 """
 import os
 import random
 import signal
 import subprocess
-import tempfile
 
-import pytest
-
-from runs import JOBSCRIPTS, Jobs, processes
+from on_slurm import OnSlurm
 import slurm
 
 STEPS = 3000
@@ -21,21 +17,12 @@ SETTINGS = ("--set", "reduce.order=batch", "--set", f"run.steps={STEPS}", "--set
             "--set", "comm.timeout_s=20")
 
 
-class Elastic(Jobs):
-    @classmethod
-    def setup_class(cls):
-        if reason := slurm.missing():
-            pytest.skip(reason)
-        home = cls.at_class_end.enter_context(tempfile.TemporaryDirectory(prefix="tessera-elastic-"))
-        cls.slurm = cls.at_class_end.enter_context(slurm.Slurm(home, cpus=1, nodes=2))
-
-    def ranks(self, node, job):
-        """Pids of the job's ranks on a node."""
-        return processes.find(self.tessera, SLURMD_NODENAME=node, SLURM_JOB_ID=job)
+class Elastic(OnSlurm):
+    nodes = {"cpus": 1, "nodes": 2}
 
     def strike(self, kind, node, job):
         """Kills a rank, the slurmd of a node, or both, which is what other nodes see of a node that is gone."""
-        ranks = self.ranks(node, job)
+        ranks = self.ranks(job, SLURMD_NODENAME=node)
         assert ranks, f"no rank of job {job} on {node}"
         if kind != "slurmd":
             for pid in ranks:
@@ -51,8 +38,7 @@ class Elastic(Jobs):
         for number in range(int(os.environ.get("TESSERA_ELASTIC", "3"))):
             kind, moment, node = ("rank", "slurmd", "host")[number % 3], draw.randrange(1, STEPS // 2), draw.choice(self.slurm.nodes)
             name = f"run{number}"
-            job = self.slurm.submit("--nodes=1-2", "--time=60", os.path.join(JOBSCRIPTS, "slurm", "train.sbatch"), "deck.yaml", *SETTINGS, "--set",
-                                    f"checkpoint.dir={name}", folder=self.folder, environment={"TESSERA": self.tessera})
+            job = self.submit("train.sbatch", "deck.yaml", *SETTINGS, "--set", f"checkpoint.dir={name}", options=("--nodes=1-2", "--time=60"))
             what = f"{kind} of {node} at step {moment}"
             slurm.until(300, what, lambda: self.steps_done(name) >= moment)
             self.strike(kind, node, job)

@@ -12,12 +12,14 @@ SCRIPTS = os.path.join(JOBSCRIPTS, "slurm")
 
 
 class OnSlurm(Jobs):
+    nodes = {"cpus": 2}  # of the Slurm: slurm.Slurm()
+
     @classmethod
     def setup_class(cls):
         if reason := slurm.missing():
             pytest.skip(reason)
         home = cls.at_class_end.enter_context(tempfile.TemporaryDirectory(prefix="tessera-slurm-"))
-        cls.slurm = cls.at_class_end.enter_context(slurm.Slurm(home, cpus=2))
+        cls.slurm = cls.at_class_end.enter_context(slurm.Slurm(home, **cls.nodes))
 
     def submit(self, script, *arguments, options=(), **environment):
         return self.slurm.submit(*options, os.path.join(SCRIPTS, script), *arguments, folder=self.folder,
