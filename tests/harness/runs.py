@@ -21,7 +21,7 @@ batch: {global: 12, micro: 1}
 eval: {every_steps: 3, batches: 1}
 reduce: {bucket_mib: 0.01}
 optimizer: {lr: 0.01, warmup_steps: 2}
-checkpoint: {dir: DIR, every_steps: 3}
+checkpoint: {dir: DIR, every_steps: 3, io: direct}
 """
 CORPUS = "".join(f"the {i * 7919 % 113} tiles of the {i % 17} mosaics\n" for i in range(400))
 JOBSCRIPTS = os.path.realpath(os.path.join(os.path.dirname(__file__), "../../jobscripts"))

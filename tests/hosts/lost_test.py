@@ -149,7 +149,8 @@ class Lost(on_hosts.OnHosts):
         return process
 
     def test_a_host_is_lost_while_ranks_start(self):
-        self.check_ended(self.starting(self.deck("run")), "h2", "silent")
+        """TESSERA_TIMEOUT bounds the meeting of the ranks, comm.timeout_s what a rank does that has met the others before one of these has."""
+        self.check_ended(self.starting(self.deck("run"), *self.long()), "h2", "silent")
 
     def test_a_host_is_lost_while_a_run_is_resumed(self):
         """In MPI_Init, in a look at the checkpoint, in its load, in the first steps: wherever the drawn delay ends."""

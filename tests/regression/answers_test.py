@@ -22,7 +22,7 @@ batch: {global: 12, micro: MICRO}
 eval: {every_steps: 2, batches: 2}
 reduce: {order: batch}
 optimizer: {lr: 0.01, warmup_steps: 2}
-checkpoint: {dir: run, every_steps: 2}
+checkpoint: {dir: run, every_steps: 2, io: direct}
 """
 ANSWER, BEGINS = 1, 2
 

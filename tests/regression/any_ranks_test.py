@@ -34,7 +34,7 @@ eval: {every_steps: 2, batches: 2}
 precision: {recipe: RECIPE}
 reduce: {bucket_mib: 0.02, order: batch}
 optimizer: {lr: 0.01, warmup_steps: 2}
-checkpoint: {dir: DIR, every_steps: 2, keep_last: 10}
+checkpoint: {dir: DIR, every_steps: 2, keep_last: 10, io: direct}
 """
 EXPERTS = "hidden: 64, ffn: 96, tied_head: false, moe: {experts: 4, top_k: 2, weights: %s}"
 DEEP = ("hidden: 64, ffn: 96, tied_head: false, moe: {experts: 8, top_k: 2, weights: %s, ffn: 64, first_dense: 1, shared_ffn: 96, shared_gate: true, "

@@ -18,7 +18,7 @@ data: {files: ["corpus.txt"]SETS}
 batch: {global: 12, micro: 2}
 eval: {every_steps: 2, batches: 2}
 optimizer: {lr: 0.01, warmup_steps: 2}
-checkpoint: {dir: run, every_steps: 2}
+checkpoint: {dir: run, every_steps: 2, io: direct}
 """
 NAMED = {"code": ["code_*.txt"], "a-1_b": ["prose.txt", "verse.txt"]}
 

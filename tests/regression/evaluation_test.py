@@ -19,7 +19,7 @@ data: {files: ["f*.txt"], eval_fraction: FRACTION}
 batch: {global: 12, micro: MICRO}
 eval: {every_steps: 2, batches: 2}
 optimizer: {lr: 0.01, warmup_steps: 2}
-checkpoint: {dir: run, every_steps: 2}
+checkpoint: {dir: run, every_steps: 2, io: direct}
 """
 
 

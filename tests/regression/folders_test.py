@@ -17,7 +17,7 @@ model: {layers: 1, hidden: 8, heads: 2, ffn: 16, seq_len: 64, vocab: 300, norm: 
 data: {kind: tokens, files: ["tokens.bin"]}
 batch: {global: 6, micro: 1}
 optimizer: {lr: 0.01, warmup_steps: 1}
-checkpoint: {dir: DIR, every_steps: 0, init_from: FROM}
+checkpoint: {dir: DIR, every_steps: 0, init_from: FROM, io: direct}
 """
 POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 12345\n"
 TEMPLATE = "{% for message in messages %}<|im_start|>{{ message.content }}<|im_end|>\u00e9\n{% endfor %}"

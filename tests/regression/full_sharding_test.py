@@ -26,7 +26,7 @@ data: {files: ["*.txt"], eval_fraction: 0.1}
 batch: {global: 12, micro: MICRO}
 eval: {every_steps: 0, batches: 1}
 optimizer: {lr: 0.01, warmup_steps: 2}
-checkpoint: {dir: DIR}
+checkpoint: {dir: DIR, io: direct}
 precision: {recipe: RECIPE}
 """
 CORE = ("step", "loss", "norm", "logits", "gradients", "masters")

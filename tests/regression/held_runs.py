@@ -15,7 +15,7 @@ eval: {batches: 1}
 precision: {recipe: RECIPE, primary_weights: bf16}
 reduce: {bucket_mib: 0.02}
 optimizer: {lr: 0.01, warmup_steps: 2}
-checkpoint: {dir: DIR}
+checkpoint: {dir: DIR, io: direct}
 """
 EXPERTS = "hidden: 64, ffn: 96, tied_head: false, moe: {experts: 4, top_k: 2, weights: %s}"
 DEEP = ("hidden: 64, ffn: 96, tied_head: false, moe: {experts: 4, top_k: 2, weights: %s, ffn: 64, first_dense: 1, shared_ffn: 96, shared_gate: true, "

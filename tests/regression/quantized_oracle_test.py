@@ -25,7 +25,7 @@ batch: {global: GLOBAL, micro: MICRO}
 precision: PRECISION
 reduce: {bucket_mib: 0.05}
 optimizer: {lr: 0.001, beta1: 0, weight_decay: 0, clip: 0, warmup_steps: 0, schedule: constant}
-checkpoint: {dir: DIR, init_from: weights}
+checkpoint: {dir: DIR, init_from: weights, io: direct}
 """
 
 

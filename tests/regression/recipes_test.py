@@ -33,7 +33,7 @@ batch: {global: 12, micro: 1}
 eval: {every_steps: 0, batches: 1}
 reduce: {bucket_mib: 0.05}
 optimizer: {lr: 0.01, warmup_steps: 2}
-checkpoint: {dir: DIR}
+checkpoint: {dir: DIR, io: direct}
 precision: {recipe: RECIPE, primary_weights: bf16}
 """
 

@@ -24,7 +24,7 @@ eval: {every_steps: 2, batches: 1}
 precision: {recipe: RECIPE, statistics_every: 2}
 reduce: {bucket_mib: 0.02, order: batch}
 optimizer: {lr: 0.01, warmup_steps: 2}
-checkpoint: {dir: DIR, every_steps: 1, keep_last: 10}
+checkpoint: {dir: DIR, every_steps: 1, keep_last: 10, io: direct}
 """
 MODELS = {"dense": "hidden: 64, ffn: 160, activation: gelu, bias: true, tied_head: false",
           "gated": "hidden: 64, ffn: 128, activation: swiglu, tied_head: false",

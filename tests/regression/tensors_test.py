@@ -19,7 +19,7 @@ eval: {every_steps: 2, batches: 1}
 precision: {recipe: RECIPE}
 reduce: {bucket_mib: 0.02, order: batch}
 optimizer: {lr: 0.01, warmup_steps: 2}
-checkpoint: {dir: DIR, every_steps: 1, keep_last: 10}
+checkpoint: {dir: DIR, every_steps: 1, keep_last: 10, io: direct}
 debug: {tensors: {step: [2], names: ["*"]}}
 """
 MODELS = {"dense": "hidden: 64, ffn: 128, activation: gelu, bias: true, tied_head: true",

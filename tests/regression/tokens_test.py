@@ -24,7 +24,7 @@ batch: {global: 6, micro: 1}
 eval: {every_steps: 3, batches: 2}
 sample: {tokens: 8, prompt: "The quick", every_steps: 2}
 optimizer: {lr: 0.01, warmup_steps: 2}
-checkpoint: {dir: DIR, every_steps: 3}
+checkpoint: {dir: DIR, every_steps: 3, io: direct}
 """
 
 

@@ -28,7 +28,7 @@ precision: {seed: 11}
 reduce: {bucket_mib: 0.02, order: batch}
 optimizer: {lr: 0, warmup_steps: 0, beta1: 0, clip: 0, weight_decay: 0}
 sample: {tokens: 0}
-checkpoint: {dir: DIR, every_steps: 1, keep_last: 20}
+checkpoint: {dir: DIR, every_steps: 1, keep_last: 20, io: direct}
 """
 
 
