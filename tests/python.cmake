@@ -43,3 +43,17 @@ function(python_test name file)
   set_tests_properties(${name} PROPERTIES LABELS "${labels}" SKIP_RETURN_CODE 77 PROCESSORS ${arg_PROCESSORS} TIMEOUT ${arg_TIMEOUT}
     ENVIRONMENT "PYTHONDONTWRITEBYTECODE=1" ${given_PROPERTIES})
 endfunction()
+
+# further(PATTERN...): labels the ctest tests of this folder whose names match one of the regular expressions `further`: they show for further
+# formats, models or moments what the tests that are left show for some. test.sh runs them with --whole alone, CI always.
+function(further)
+  get_property(all DIRECTORY PROPERTY TESTS)
+  foreach(pattern IN LISTS ARGN)
+    set(matching ${all})
+    list(FILTER matching INCLUDE REGEX "^${pattern}$")
+    if(NOT matching)
+      message(FATAL_ERROR "further(${pattern}): no test of this folder is named so")
+    endif()
+    set_property(TEST ${matching} APPEND PROPERTY LABELS further)
+  endforeach()
+endfunction()

@@ -5,12 +5,13 @@
 namespace tessera::quantizer::measure {
 namespace {
 
-/// What the threads of a block gather of a patch. Neighbouring lanes add to different copies of a sum, since values of
-/// one exponent are frequent.
+/// What the threads of a block gather of a patch. The exponents of most of its values lie in a window below that of its
+/// largest. A thread counts these in bytes of its own, and adds their squares in registers. The rest go to shared sums.
 struct Gathered {
-  static constexpr int copies = 4, parts = 5;  // a count, and the halves of two sums of squares
-  std::uint32_t sum[parts][256][copies];
-  std::uint32_t top[most_blocks];
+  std::uint32_t mine[SquareWindow::exponents / 4][patch_edge];  ///< of thread i [..][i]: a byte an exponent
+  std::uint32_t counted[256];
+  std::uint64_t squares[2][ExactSum::limbs];
+  std::uint32_t top[most_blocks], largest;
   float step[most_blocks];
   union {
     std::uint8_t draws[patch_edge][patch_edge];
@@ -18,6 +19,7 @@ struct Gathered {
   };
 };
 static_assert(sizeof(Gathered) <= 48 * 1024);
+static_assert(patch_edge <= 255 && patch_edge <= SquareWindow::most);
 
 __device__ void add_to(std::uint64_t& word, std::uint64_t value) {
   if (value != 0) atomicAdd(reinterpret_cast<unsigned long long*>(&word), static_cast<unsigned long long>(value));
@@ -30,6 +32,13 @@ class ThreadBlock {
     __device__ static float gelu(float x) { return activation::fast_gelu(x); }
     __device__ static float gelu_slope(float x) { return activation::fast_gelu_slope(x); }
     __device__ static float sigmoid(float x) { return activation::fast_sigmoid(x); }
+  };
+
+  /// A thread's own part of the sums.
+  struct Share {
+    Counts counts;
+    int least;  ///< exponent of the window, at least 1: subnormal numbers are not in it
+    SquareWindow squares[2];
   };
 
   __device__ explicit ThreadBlock(Gathered& gathered) : gathered_(gathered) {}
@@ -65,23 +74,36 @@ class ThreadBlock {
     if (threadIdx.x % lanes == 0) atomicMax(&gathered_.top[block], most);
   }
   __device__ void clear_sums() const {
-    auto* const words = &gathered_.sum[0][0][0];
-    for (unsigned i = threadIdx.x; i < sizeof gathered_.sum / sizeof *words; i += patch_edge) words[i] = 0;
+    for (auto& words : gathered_.mine) words[threadIdx.x] = 0;
+    for (unsigned e = threadIdx.x; e < 256; e += patch_edge) gathered_.counted[e] = 0;
+    for (unsigned i = threadIdx.x; i < 2 * ExactSum::limbs; i += patch_edge) (&gathered_.squares[0][0])[i] = 0;
+    if (threadIdx.x == 0) gathered_.largest = 0;
     __syncthreads();
   }
-  __device__ void add(Sum sum, std::uint32_t exponent, std::uint64_t square) const {
-    const unsigned copy = threadIdx.x % Gathered::copies;
-    const int part = sum == Sum::values ? 1 : 3;
-    if (sum == Sum::values) atomicAdd(&gathered_.sum[0][exponent][copy], 1u);
-    const auto low = static_cast<std::uint32_t>(square);
-    auto high = static_cast<std::uint32_t>(square >> 32);
-    if (low != 0) {
-      const std::uint32_t before = atomicAdd(&gathered_.sum[part][exponent][copy], low);
-      if (before + low < before) ++high;
-    }
-    if (high != 0) atomicAdd(&gathered_.sum[part + 1][exponent][copy], high);
+  /// The largest magnitude that this thread knows of: no value of the patch is above those of all threads.
+  __device__ void bound(std::uint32_t magnitude) const {
+    const std::uint32_t most = __reduce_max_sync(device::whole_warp, magnitude);
+    if (threadIdx.x % 32 == 0) atomicMax(&gathered_.largest, most);
+    __syncthreads();
   }
-  __device__ void finish(const Counts& counts, QuantizerSums& sums) const {
+  __device__ Share share() const {
+    const int least = static_cast<int>(gathered_.largest >> 23) - (SquareWindow::exponents - 1);
+    return {.counts = {}, .least = least > 1 ? least : 1, .squares = {}};
+  }
+  template <Sum sum>
+  __device__ void add(Share& share, std::uint32_t exponent, std::uint64_t square) const {
+    constexpr int which = sum == Sum::values ? 0 : 1;
+    const unsigned above = exponent - static_cast<unsigned>(share.least);
+    if (above < SquareWindow::exponents) {
+      share.squares[which].add(square, static_cast<int>(above));
+      if constexpr (sum == Sum::values) gathered_.mine[above / 4][threadIdx.x] += 1u << 8 * (above % 4);
+    } else {
+      if constexpr (sum == Sum::values) atomicAdd(&gathered_.counted[exponent], 1u);
+      add_digits(which, square, bit_of_square(static_cast<int>(exponent)));
+    }
+  }
+  __device__ void finish(const Share& share, QuantizerSums& sums) const {
+    const Counts& counts = share.counts;
     add_of_warp(sums.elements, counts.elements);
     add_of_warp(sums.zeros, counts.zeros);
     add_of_warp(sums.nan, counts.nan);
@@ -91,13 +113,13 @@ class ThreadBlock {
     const std::uint32_t most = __reduce_max_sync(device::whole_warp, counts.amax);
     if (threadIdx.x % 32 == 0 && most != 0)
       atomicMax(reinterpret_cast<unsigned long long*>(&sums.amax), static_cast<unsigned long long>(most));
-    for (int e = static_cast<int>(threadIdx.x); e < 256; e += patch_edge) {
-      add_to(sums.exponents[e], total(0, e));
-      each_digit(total(1, e) + (total(2, e) << 32), e,
-                 [&](int limb, std::uint64_t digit) { add_to(sums.values[limb], digit); });
-      each_digit(total(3, e) + (total(4, e) << 32), e,
-                 [&](int limb, std::uint64_t digit) { add_to(sums.errors[limb], digit); });
-    }
+    gather_windows(share);
+    __syncthreads();
+    const int i = static_cast<int>(threadIdx.x);
+    for (int e = i; e < 256; e += patch_edge) add_to(sums.exponents[e], gathered_.counted[e]);
+    if (i >= ExactSum::limbs) return;
+    each_digit(gathered_.squares[0][i], 32 * i, [&](int at, std::uint64_t digit) { add_to(sums.values[at], digit); });
+    each_digit(gathered_.squares[1][i], 32 * i, [&](int at, std::uint64_t digit) { add_to(sums.errors[at], digit); });
   }
 
  private:
@@ -105,10 +127,30 @@ class ThreadBlock {
     const std::uint32_t all = __reduce_add_sync(device::whole_warp, mine);
     if (threadIdx.x % 32 == 0) add_to(word, all);
   }
-  __device__ std::uint64_t total(int part, int exponent) const {
-    std::uint64_t all = 0;
-    for (const std::uint32_t one : gathered_.sum[part][exponent]) all += one;
-    return all;
+  __device__ void add_digits(int which, std::uint64_t value, int bit) const {
+    each_digit(value, bit, [&](int limb, std::uint64_t digit) { add_to(gathered_.squares[which][limb], digit); });
+  }
+  /// Adds a warp's windows, alike for all threads, to the shared sums: lane i the count of exponent i and part i of the
+  /// squares.
+  __device__ void gather_windows(const Share& share) const {
+    const unsigned lane = threadIdx.x % 32;
+    std::uint32_t count = 0;
+    for (unsigned word = 0; word < SquareWindow::exponents / 4; ++word) {
+      const std::uint32_t bytes = gathered_.mine[word][threadIdx.x];
+      // Two sums at once, each below 2^16.
+      const std::uint32_t even = __reduce_add_sync(device::whole_warp, bytes & 0x00FF00FFu),
+                          odd = __reduce_add_sync(device::whole_warp, bytes >> 8 & 0x00FF00FFu);
+      if (lane / 4 == word) count = (lane % 2 == 0 ? even : odd) >> (lane % 4 < 2 ? 0 : 16) & 0xFFFFu;
+    }
+    if (count != 0) atomicAdd(&gathered_.counted[share.least + static_cast<int>(lane)], count);
+    for (int which = 0; which < 2; ++which) {
+      std::uint32_t part = 0;
+      for (int i = 0; i < SquareWindow::parts; ++i) {
+        const std::uint32_t all = __reduce_add_sync(device::whole_warp, share.squares[which].part(i));
+        if (lane == static_cast<unsigned>(i)) part = all;
+      }
+      if (part != 0) add_digits(which, part, bit_of_square(share.least) + 16 * static_cast<int>(lane));
+    }
   }
 
   Gathered& gathered_;

@@ -33,6 +33,10 @@ class OneThread {
     static float sigmoid(float x) { return activation::sigmoid(x); }
   };
 
+  struct Share {
+    Counts counts;
+  };
+
   explicit OneThread(Gathered& gathered) : gathered_(gathered) {}
 
   template <class F>
@@ -59,11 +63,15 @@ class OneThread {
     std::fill_n(gathered_.counted, 256, 0);
     for (auto& squares : gathered_.squares) std::fill_n(squares, 256, 0);
   }
-  void add(Sum sum, std::uint32_t exponent, std::uint64_t square) const {
+  void bound(std::uint32_t) const {}
+  static Share share() { return {}; }
+  template <Sum sum>
+  void add(Share&, std::uint32_t exponent, std::uint64_t square) const {
     if (sum == Sum::values) ++gathered_.counted[exponent];
     gathered_.squares[static_cast<int>(sum)][exponent] += square;
   }
-  void finish(const Counts& counts, QuantizerSums& sums) const {
+  void finish(const Share& share, QuantizerSums& sums) const {
+    const Counts& counts = share.counts;
     add_to(sums.elements, counts.elements);
     add_to(sums.zeros, counts.zeros);
     add_to(sums.nan, counts.nan);
@@ -73,8 +81,10 @@ class OneThread {
     raise_to(sums.amax, counts.amax);
     for (int e = 0; e < 256; ++e) {
       add_to(sums.exponents[e], gathered_.counted[e]);
-      each_digit(gathered_.squares[0][e], e, [&](int limb, std::uint64_t digit) { add_to(sums.values[limb], digit); });
-      each_digit(gathered_.squares[1][e], e, [&](int limb, std::uint64_t digit) { add_to(sums.errors[limb], digit); });
+      each_digit(gathered_.squares[0][e], bit_of_square(e),
+                 [&](int limb, std::uint64_t digit) { add_to(sums.values[limb], digit); });
+      each_digit(gathered_.squares[1][e], bit_of_square(e),
+                 [&](int limb, std::uint64_t digit) { add_to(sums.errors[limb], digit); });
     }
   }
 

@@ -2,6 +2,7 @@
 #include "kernels/activation/back.hpp"
 #include "kernels/quantize/draws.hpp"
 #include "kernels/quantize/measure.hpp"
+#include "kernels/quantize/square_window.hpp"
 
 /// Statistics of one patch by a team of threads, which is one thread on the host. Both back ends compile this file, so
 /// that they count alike.
@@ -55,15 +56,8 @@ TESSERA_FN constexpr float saturation(const Element& element) {
   return element.max + (element.max - element.decode(element.encode(element.max) - 1)) / 2;
 }
 
-/// value 2^(2 exponent) units of ExactSum as digits: calls add(limb, digit).
-template <class Add>
-TESSERA_FN inline void each_digit(std::uint64_t value, int exponent, const Add& add) {
-  const int at = 2 * (exponent > 1 ? exponent : 1), shift = at % 32;
-  const std::uint64_t low = (value & 0xFFFFFFFFu) << shift, high = ((value >> 32) << shift) + (low >> 32);
-  if ((low & 0xFFFFFFFFu) != 0) add(at / 32, low & 0xFFFFFFFFu);
-  if ((high & 0xFFFFFFFFu) != 0) add(at / 32 + 1, high & 0xFFFFFFFFu);
-  if (high >> 32 != 0) add(at / 32 + 2, high >> 32);
-}
+/// Where the square of a significand of this exponent stands in ExactSum.
+TESSERA_FN constexpr int bit_of_square(int exponent) { return 2 * (exponent > 1 ? exponent : 1); }
 
 /// The value of element (row, column) of a patch as the quantizer reads it. `Formulas` are the back end's activations.
 template <class Source, class Formulas>
@@ -163,12 +157,14 @@ TESSERA_DEVICE_FN inline float amax_of_block(const Job& job, const Patch& p, Sid
   }
 }
 
-/// team.top() and team.step() of each block become its multiplier and step.
+/// team.top() and team.step() of each block become its multiplier and step. team.bound() is told the largest top.
 /// team.error() decides where there are two.
 template <class F, class Team>
 TESSERA_DEVICE_FN void encode_blocks(const F& format, const Team& team, const Job& job, const Patch& p, Side side,
                                      const Grid& grid) {
+  std::uint32_t largest = 0;
   team.each_block(grid.size, [&](int block) {
+    largest = larger(largest, team.top(block));
     const float amax = amax_of_block<F>(job, p, side, grid, block);
     const formats::TensorScale tensor = format.tensor_scale(amax);
     auto encoding = format.encoding(largest_of(team.top(block)), tensor);
@@ -179,6 +175,7 @@ TESSERA_DEVICE_FN void encode_blocks(const F& format, const Team& team, const Jo
     team.top(block) = std::bit_cast<std::uint32_t>(static_cast<float>(encoding.multiplier));
     team.step(block) = format.step(encoding.scale, amax);
   });
+  team.bound(largest);
 }
 
 /// team.error(k, block) = the quantization errors of the patch's owned values under both encodings. team.top() holds
@@ -208,18 +205,20 @@ TESSERA_DEVICE_FN void find_errors(const Team& team, const Job& job, const Patch
   });
 }
 
-/// Adds one finite value other than 0, or its error, to the sums of its exponent.
-template <class Team>
-TESSERA_DEVICE_FN inline void add_square(const Team& team, Sum sum, float x) {
+/// Adds one finite value other than 0, or its error, to the sums.
+template <Sum sum, class Team>
+TESSERA_DEVICE_FN inline void add_square(const Team& team, typename Team::Share& share, float x) {
   const std::uint32_t bits = std::bit_cast<std::uint32_t>(x) & 0x7FFFFFFFu, exponent = bits >> 23;
   const std::uint64_t whole = exponent == 0 ? bits : (bits & 0x7FFFFFu) | 0x800000u;
-  team.add(sum, exponent, whole * whole);
+  team.template add<sum>(share, exponent, whole * whole);
 }
 
 /// Counts one value. `draw`: its random byte, if it is rounded at random.
 template <class F, class Element, class Team>
-TESSERA_DEVICE_FN inline void count(const Element& element, float limit, const Team& team, Counts& counts, float x,
-                                    int block, bool at_random, std::uint32_t draw) {
+TESSERA_DEVICE_FN inline void count(const Element& element, float limit, const Team& team,
+                                    typename Team::Share& share, float x, int block, bool at_random,
+                                    std::uint32_t draw) {
+  Counts& counts = share.counts;
   ++counts.elements;
   const std::uint32_t bits = std::bit_cast<std::uint32_t>(x) & 0x7FFFFFFFu;
   if (bits >= 0x7F800000u) {
@@ -239,10 +238,10 @@ TESSERA_DEVICE_FN inline void count(const Element& element, float limit, const T
   const float above = v < 0.0f ? -v : v;
   if (above >= limit) ++counts.saturated;
   if ((code & (element.sign - 1)) == 0) ++counts.underflow;
-  add_square(team, Sum::values, x);
+  add_square<Sum::values>(team, share, x);
   const float difference = x - element.decode(code) * team.step(block),
               error = difference < 0.0f ? -difference : difference;
-  if (error != 0.0f) add_square(team, Sum::errors, error <= largest ? error : largest);
+  if (error != 0.0f) add_square<Sum::errors>(team, share, error <= largest ? error : largest);
 }
 
 /// team.draws() = the random bytes of the patch.
@@ -270,17 +269,17 @@ TESSERA_DEVICE_FN void add_counts(const F& format, const Team& team, const Job& 
     if (job.at_random) fill_draws(team, job, p, side);
   const auto element = formats::element_of(format);
   const float limit = saturation(element);
-  Counts counts;
+  typename Team::Share share = team.share();
   team.each_column([&](int c) {
     for (int first = 0; first < p.rows; first += band_rows) {
       const Band band = band_at<F, Source, typename Team::Formulas>(job, p, first, c);
       for (int r = 0; r < band_rows; ++r)
         if ((band.counted >> r & 1u) != 0)
-          count<F>(element, limit, team, counts, band.value[r], grid.of(first + r, c), job.at_random,
+          count<F>(element, limit, team, share, band.value[r], grid.of(first + r, c), job.at_random,
                    formats::may_draw<F> && job.at_random ? team.draw(first + r, c) : 0u);
     }
   });
-  team.finish(counts, *job.sums);
+  team.finish(share, *job.sums);
 }
 
 /// All threads of the team call it; team.each_...() wait for one another.

@@ -5,6 +5,7 @@
 #include "kernels/activation/activation.hpp"
 #include "kernels/convert/convert.hpp"
 #include "kernels/quantize/draws.hpp"
+#include "kernels/quantize/square_window.hpp"
 #include "tests/reference/measure.hpp"
 #include "tests/support/quantized_case.hpp"
 
@@ -156,6 +157,29 @@ TYPED_TEST(Measure, AddsThePartsOfAWeight) {
           if (side == Side::columnwise && F::columnwise != formats::Columnwise::requantized) continue;
           if (formats::takes<F>(side, m)) compare_parts<F>(this->device, m, side, odd);
         }
+}
+
+/// The most that a window may hold, and drawn sums, are those of the reference; parts that meet in a limb carry.
+TEST(SquareWindow, HoldsExactSums) {
+  using quantizer::measure::SquareWindow;
+  std::mt19937_64 bits(9);
+  for (const int least : {1, 2, 15, 16, 100, 223})
+    for (const bool most : {false, true}) {
+      SquareWindow window;
+      reference::Natural expected;
+      for (int i = 0; i < SquareWindow::most; ++i) {
+        const int above = most ? SquareWindow::exponents - 1 : static_cast<int>(bits() % SquareWindow::exponents);
+        const std::uint32_t significand = most ? 0xFFFFFFu : 0x800000u | static_cast<std::uint32_t>(bits() & 0x7FFFFFu);
+        window.add(std::uint64_t{significand} * significand, above);
+        reference::add_square(expected, std::bit_cast<float>(static_cast<std::uint32_t>(least + above) << 23 |
+                                                             (significand & 0x7FFFFFu)));
+      }
+      std::uint64_t limbs[ExactSum::limbs] = {};
+      for (int i = 0; i < SquareWindow::parts; ++i)
+        quantizer::measure::each_digit(window.part(i), 2 * least + 16 * i,
+                                       [&](int limb, std::uint64_t digit) { limbs[limb] += digit; });
+      EXPECT_TRUE(reference::natural(limbs) == expected) << least << (most ? ", the most" : ", drawn");
+    }
 }
 
 /// What a quantizer computes on the way counts as the same values stored.
