@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Builds everything for the CPU and runs the tests but those with the label `further`: for further formats, models and
-# moments they show what others show for some. Arguments go to ctest in place of this choice, e.g. -L unit, or -R layout.
+# Builds everything for the CPU and runs the tests, without those of the label `further`, which show for further formats,
+# models and moments what others show for some. Arguments go to ctest in place of this choice, e.g. -L unit, or -R layout.
 #   test.sh [--whole | v2 | v3 | v4] [arguments of ctest]
-# --whole: all tests. With a level: only tests whose bits must be equal on every CPU (label portable, with all tests of kernels), built for
-# x86-64 CPUs of that level and with oneDNN limited to it; skipped on a CPU of a lower level.
+# --whole: all tests. With a level: only tests whose bits must be equal on every CPU (label portable, with all tests of
+# kernels), built for x86-64 CPUs of that level, with oneDNN limited to it; skipped on a CPU of a lower level.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 level=host
