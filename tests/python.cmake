@@ -44,13 +44,14 @@ function(python_test name file)
     ENVIRONMENT "PYTHONDONTWRITEBYTECODE=1" ${given_PROPERTIES})
 endfunction()
 
-# further(PATTERN...): labels the ctest tests of this folder whose names match one of the regular expressions `further`: they show for further
-# formats, models or moments what the tests that are left show for some. test.sh runs them with --whole alone, CI always.
+# further(PATTERN...): labels the ctest tests of this folder whose names match one of the regular expressions `further`. They show for further
+# formats, models or moments what the tests that are left show for some, or are benchmarks, or test the oracle. test.sh runs them with --whole
+# alone, CI always.
 function(further)
   get_property(all DIRECTORY PROPERTY TESTS)
   foreach(pattern IN LISTS ARGN)
     set(matching ${all})
-    list(FILTER matching INCLUDE REGEX "^${pattern}$")
+    list(FILTER matching INCLUDE REGEX "^(${pattern})$")
     if(NOT matching)
       message(FATAL_ERROR "further(${pattern}): no test of this folder is named so")
     endif()

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds everything for the CPU and runs the tests, without those of the label `further`, which show for further formats,
-# models and moments what others show for some. Arguments go to ctest in place of this choice, e.g. -L unit, or -R layout.
+# Builds everything for the CPU and runs the tests, without those of the label `further` (TESTING.md). Arguments go to
+# ctest in place of this choice, e.g. -L unit, or -R layout.
 #   test.sh [--whole | v2 | v3 | v4] [arguments of ctest]
 # --whole: all tests. With a level: only tests whose bits must be equal on every CPU (label portable, with all tests of
 # kernels), built for x86-64 CPUs of that level, with oneDNN limited to it; skipped on a CPU of a lower level.
