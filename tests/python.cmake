@@ -45,8 +45,8 @@ function(python_test name file)
 endfunction()
 
 # further(PATTERN...): labels the ctest tests of this folder whose names match one of the regular expressions `further`. They show for further
-# formats, models or moments what the tests that are left show for some, or are benchmarks, or test the oracle. test.sh runs them with --whole
-# alone, CI always.
+# formats, models, ranks or moments what the tests that are left show for some, or are benchmarks, clang-tidy, or tests of the oracle. test.sh
+# runs them with --whole alone, CI always.
 function(further)
   get_property(all DIRECTORY PROPERTY TESTS)
   foreach(pattern IN LISTS ARGN)
