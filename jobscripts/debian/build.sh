@@ -3,7 +3,8 @@
 # launcher where that of MPICH loses exit codes and, for CUDA, headers of cuDNN and CUTLASS, then configures and builds.
 # Does only what is not yet done.
 #   build.sh PRESET [arguments of cmake --build, e.g. --target tessera]
-# TESSERA_WERROR=ON in the environment makes warnings errors; TESSERA_UNITY=ON makes a whole build shorter, and that of one changed file longer;
+# TESSERA_WERROR=ON in the environment makes warnings errors. A new folder of preset host compiles up to eight files as one, which halves a
+# whole build; TESSERA_UNITY=OFF compiles each by itself, for work on a few of them. A folder stays as it was configured.
 # TESSERA_ORACLE_PYTHON names the Python of tests that need packages. Objects that another checkout has compiled come from ccache.
 set -euo pipefail
 preset=${1:?host, v2, v3, v4, clang, openmpi, debug, asan, tsan, cuda or arm64}; shift
@@ -30,6 +31,7 @@ if [ "$preset" != openmpi ] && [ "$preset" != arm64 ]; then
   launcher=$($here/install-launcher.sh)
   [ -z "$launcher" ] || options+=(-DMPIEXEC_EXECUTABLE="$launcher")
 fi
+if [ "$preset" = host ] && [ ! -e build/host/CMakeCache.txt ]; then TESSERA_UNITY=${TESSERA_UNITY:-ON}; fi
 [ -z "${TESSERA_UNITY:-}" ] || options+=(-DTESSERA_UNITY="$TESSERA_UNITY")
 [ -z "${TESSERA_ORACLE_PYTHON:-}" ] || options+=(-DTESSERA_ORACLE_PYTHON="$TESSERA_ORACLE_PYTHON")
 step "configuration"; cmake --preset "$preset" "${options[@]}"

@@ -15,7 +15,7 @@
 namespace tessera {
 namespace {
 
-constexpr std::uint32_t infinity = 0x7F800000u, magnitude = 0x7FFFFFFFu;
+constexpr std::uint32_t infinity = 0x7F800000u, magnitude_mask = 0x7FFFFFFFu;
 
 /// The scale that makes a block NaN.
 TESSERA_FN inline std::uint8_t no_number(std::uint8_t) { return 255; }
@@ -32,7 +32,7 @@ template <class F, int block> void encode_blocks(Stream& stream, const Tensor& g
         const float* const values = x + b * block;
         std::uint32_t top = 0;
         for (int i = 0; i < block; ++i) {
-          const std::uint32_t bits = std::bit_cast<std::uint32_t>(values[i]) & magnitude;
+          const std::uint32_t bits = std::bit_cast<std::uint32_t>(values[i]) & magnitude_mask;
           top = bits > top ? bits : top;
         }
         const bool finite = top < infinity;
@@ -55,7 +55,7 @@ void encode_bf16(Stream& stream, const Tensor& gradients, const Tensor& out) {
 /// The upper half of x behind the addition of 16 random bits to the lower.
 TESSERA_FN inline std::uint16_t at_random(float x, std::uint32_t draw) {
   const auto bits = std::bit_cast<std::uint32_t>(x);
-  const std::uint32_t up = (bits & magnitude) < infinity ? (bits + draw) >> 16 : std::uint32_t{bf16(x).bits};
+  const std::uint32_t up = (bits & magnitude_mask) < infinity ? (bits + draw) >> 16 : std::uint32_t{bf16(x).bits};
   return static_cast<std::uint16_t>(up);
 }
 
