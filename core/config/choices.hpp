@@ -58,7 +58,7 @@ TESSERA_CHOICE(BalanceOver, sequence, batch);
 TESSERA_CHOICE(ExpertLayout, automatic, single, discrete);
 TESSERA_CHOICE(CheckpointIo, mpio, direct);
 TESSERA_CHOICE(RecomputeMode, none, selective, full);
-TESSERA_CHOICE(RecomputeModule, attention, mlp, norm, moe, codes);
+TESSERA_CHOICE(RecomputeModule, attention, mlp, norm, moe, activation, codes);
 TESSERA_CHOICE(DataKind, text, tokens);
 TESSERA_CHOICE(EvalWindows, drawn, tail);
 TESSERA_CHOICE(EvaluatedWeights, trained, ema);

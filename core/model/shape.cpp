@@ -25,6 +25,9 @@ KeepRules keep_rules(const RecomputeConfig& config) {
       case RecomputeModule::moe:
         rules.moe = Keep::input;
         break;
+      case RecomputeModule::activation:
+        rules.activation = Keep::input;
+        break;
       case RecomputeModule::codes:
         rules.codes = Keep::input;
         break;

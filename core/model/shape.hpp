@@ -48,7 +48,13 @@ enum class Keep : std::uint8_t { all, input };
 struct KeepRules {
   Keep attention = Keep::all, mlp = Keep::all, norm = Keep::all, moe = Keep::all;
   Keep block = Keep::all;
-  Keep codes = Keep::all;  ///< of inputs of products, whose values backward has or can make from what it has
+  Keep activation = Keep::all;  ///< the output of gelu or swiglu, values or codes, where its input gives the same bits
+  Keep codes = Keep::all;       ///< of inputs of products, whose values backward has or can make from what it has
+
+  /// Whether an activation's output is made again, if the product that reads it keeps it as codes or as values.
+  bool makes_activation_again(bool as_codes) const {
+    return activation == Keep::input || (as_codes && codes == Keep::input);
+  }
 };
 
 /// Everything that decides a model's parameters and arithmetic. Letters are those of the layers' formulas.

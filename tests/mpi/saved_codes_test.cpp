@@ -72,10 +72,28 @@ TEST(SavedCodes, MadeAgainAreThoseThatWereKept) {
       const Outcome kept = outcome_of(config, none, {}), again = outcome_of(config, selective, {codes});
       expect_same(kept, again, what);
       expect_same(kept, outcome_of(config, selective, {attention, codes}), what + ", attention too");
+      expect_same(kept, outcome_of(config, selective, {activation}), what + ", activations alone");
       expect_same(kept, outcome_of(config, full, {}), what + ", whole blocks");
       const bool computes = recipe == RecipeName::fp8_block && kind > 0;  // by the quantizer: nothing is kept
       EXPECT_LE(again.activations, kept.activations) << what;
       EXPECT_TRUE(again.activations < kept.activations || kind == 0 || computes) << what;
+    }
+}
+
+// Of values as of codes: swiglus, and experts, whose activation no product computes.
+TEST(SavedCodes, ActivationsMadeAgainAreNotKept) {
+  using enum RecomputeMode;
+  using enum RecomputeModule;
+  for (const int kind : {1, 2})
+    for (const Sharding sharding : {Sharding::optimizer, Sharding::full}) {
+      RunConfig config = model(RecipeName::bf16, kind);
+      config.sharding = sharding;
+      if (kind == 2 && mpi().size() % 2 == 0) config.parallel.expert = 2;
+      const std::string what = "model " + std::to_string(kind);
+      const Outcome kept = outcome_of(config, none, {}), again = outcome_of(config, selective, {activation});
+      expect_same(kept, again, what);
+      expect_same(kept, outcome_of(config, selective, {attention, norm, activation}), what + ", others too");
+      EXPECT_LT(again.activations, kept.activations) << what;
     }
 }
 

@@ -77,6 +77,7 @@ class Recipes(Bench):
             "the other": ("proof.reduce_overlap=false", "recompute.mode=selective"),
             "modules": ("recompute.mode=selective", "recompute.modules=[attention, mlp, norm, moe]"),
             "codes": ("recompute.mode=selective", "recompute.modules=[codes]"),
+            "activations": ("recompute.mode=selective", "recompute.modules=[norm, activation]"),
             "evaluated": ("eval.every_steps=1",),
             "saved": ("checkpoint.every_steps=1", "reduce.bucket_mib=25"),
         }

@@ -20,7 +20,9 @@ bool gathers_modules(const RunConfig& config) {
   const GatherGranularity granularity = config.gather.granularity;
   if (granularity != GatherGranularity::automatic) return granularity == GatherGranularity::module;
   // Codes are made again without a weight.
-  const auto reads_weights = [](RecomputeModule module) { return module != RecomputeModule::codes; };
+  const auto reads_weights = [](RecomputeModule module) {
+    return module != RecomputeModule::codes && module != RecomputeModule::activation;
+  };
   return ships_both_copies(config) && config.recompute.mode == RecomputeMode::selective &&
          std::ranges::any_of(config.recompute.modules.get(), reads_weights);
 }

@@ -25,6 +25,11 @@ std::span<const Effect> RecomputeConfig::effects() {
        [](const RunConfig& c) {
          return quantizes(c) || std::ranges::count(c.recompute.modules.get(), RecomputeModule::codes) == 0;
        }},
+      {"recompute.modules", "model.activation",
+       "with swiglu, experts or a recipe that quantizes where it lists activation", [](const RunConfig& c) {
+         return c.model.activation == Activation::swiglu || c.model.moe || quantizes(c) ||
+                std::ranges::count(c.recompute.modules.get(), RecomputeModule::activation) == 0;
+       }},
   };
   return rows;
 }

@@ -8,7 +8,7 @@ Mlp::Mlp(ParamRegistry& registry, const std::string& name, const GptShape& shape
     : activation_(shape.activation),
       ffn_(shape.ffn),
       type_(shape.compute),
-      codes_(shape.keep.codes),
+      keep_(shape.keep),
       up_(registry, name + "." + inner_name(activation_),
           {shape.hidden, inner_width(activation_, ffn_), initial_deviation, shape.bias, shape.accumulation,
            MatrixName::mlp_up, inner_parts(activation_, ffn_)}),
@@ -20,8 +20,9 @@ bool Mlp::activates_in_quantizers() const {
   return fits_quantizers(activation_, ffn_) && down_.computes_activation() && up_.computes_gradient();
 }
 
-bool Mlp::makes_codes_again() const {
-  return codes_ == Keep::input && down_.quantizes_columns() && (is_gated(activation_) || activates_in_quantizers());
+bool Mlp::activates_again() const {
+  const bool same_bits = is_gated(activation_) || activates_in_quantizers();
+  return same_bits && keep_.makes_activation_again(down_.quantizes_columns());
 }
 
 Mlp::Saved Mlp::place(Arena& arena, std::int64_t tokens, Values x) const {
@@ -30,7 +31,7 @@ Mlp::Saved Mlp::place(Arena& arena, std::int64_t tokens, Values x) const {
   saved.pre = arena.keep(type_, {tokens, inner_width(activation_, ffn_)});
   saved.activated = {nullptr, type_, {tokens, ffn_}};
   saved.of_up = up_.place(arena, tokens, x);
-  if (makes_codes_again()) return saved;
+  if (activates_again()) return saved;
   saved.of_down = down_.place(arena, tokens, in_quantizers ? Values::kept : Values::passing);
   if (!saved.of_down && !in_quantizers) saved.activated = arena.keep(type_, saved.activated.shape);
   return saved;
@@ -67,7 +68,7 @@ void Mlp::backward(const Call& call, const Tensor& dx, const Tensor& dy, const T
     down_.backward_gelu(call, dact, dy, saved.activated, saved.pre, saved.of_down);
     return up_.backward(call, dx, dact, x, saved.of_up);
   }
-  if (makes_codes_again()) {
+  if (activates_again()) {
     const Arena::Frame again(call.arena);
     const Tensor activated = this->activated(call, saved);
     activate(call.stream, activation_, activated, saved.pre);

@@ -41,7 +41,7 @@ std::optional<ParamId> add_counted(ParamRegistry& registry, const std::string& n
 Moe::Moe(ParamRegistry& registry, const std::string& name, const GptShape& shape, std::int64_t number)
     : moe_(shape.moe.value()),
       activation_(shape.activation),
-      codes_(shape.keep.codes),
+      keep_(shape.keep),
       number_(number),
       hidden_(shape.hidden),
       ffn_(moe_.ffn),
@@ -64,7 +64,7 @@ bool Moe::activates_in_quantizers() const {
   return fits_quantizers(activation_, ffn_) && down_.computes_activation() && up_.computes_gradient();
 }
 
-bool Moe::makes_codes_again() const { return codes_ == Keep::input && down_.quantizes_columns(); }
+bool Moe::activates_again() const { return keep_.makes_activation_again(down_.quantizes_columns()); }
 
 Factors::Input Moe::activated(const Call& call, const Saved& now) const {
   if (activates_in_quantizers()) return activation_of(activation_, now.pre);
@@ -82,7 +82,7 @@ Moe::Saved Moe::place(Arena& arena, std::int64_t tokens) const {
   if (!saved.of_up) saved.x = arena.keep(type_, saved.x.shape);
   saved.pre = arena.keep(type_, {most, inner_width(activation_, ffn_)});
   saved.activated = {nullptr, type_, {most, ffn_}};
-  if (!activates_in_quantizers() && !makes_codes_again()) {
+  if (!activates_in_quantizers() && !activates_again()) {
     saved.of_down = down_.place(arena, most);
     if (!saved.of_down) saved.activated = arena.keep(type_, saved.activated.shape);
   }

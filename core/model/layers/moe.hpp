@@ -37,8 +37,8 @@ class Moe {
  private:
   /// Whether quantizers compute the activation and its gradient, so that neither is stored.
   bool activates_in_quantizers() const;
-  /// Whether backward makes down's input and its codes from `pre`.
-  bool makes_codes_again() const;
+  /// Whether backward makes down's input, values or codes, from `pre`.
+  bool activates_again() const;
   /// What down multiplies, computed anew: in the caller's frame if it is not kept.
   Factors::Input activated(const Call& call, const Saved& now) const;
   /// The rows in use of the memory that experts keep for backward.
@@ -58,7 +58,7 @@ class Moe {
 
   MoeShape moe_;
   Activation activation_;
-  Keep codes_;  ///< of down's input
+  KeepRules keep_;
   std::int64_t number_, hidden_, ffn_, length_;
   DType type_, sum_type_;
   Accumulation accumulation_;

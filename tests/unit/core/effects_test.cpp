@@ -53,6 +53,12 @@ const Situation situations[] = {
        c.precision.recipe = RecipeName::mxfp8;
      },
      [](RunConfig& c) { c.recompute.modules = std::vector{RecomputeModule::codes}; }},
+    {"recompute.modules",
+     [](RunConfig& c) {
+       c.recompute.mode = RecomputeMode::selective;
+       c.model.activation = Activation::swiglu;
+     },
+     [](RunConfig& c) { c.recompute.modules = std::vector{RecomputeModule::activation}; }},
     {"precision.quantize_head", [](RunConfig& c) { c.precision.recipe = RecipeName::mxfp8; },
      [](RunConfig& c) { c.precision.quantize_head = true; }},
     {"precision.bf16_first", [](RunConfig& c) { c.precision.recipe = RecipeName::nvfp4; },

@@ -77,10 +77,18 @@ TEST(GptShape, RecomputationKeepsInputs) {
   EXPECT_EQ(keep.attention, Keep::all);
   EXPECT_EQ(keep.moe, Keep::all);
   EXPECT_EQ(keep.block, Keep::all);
+  EXPECT_EQ(keep.activation, Keep::all);
   EXPECT_EQ(keep.codes, Keep::all);
+  EXPECT_FALSE(keep.makes_activation_again(true));
   config.recompute.modules = std::vector{RecomputeModule::codes};
   EXPECT_EQ(shape_of(config).keep.codes, Keep::input);
   EXPECT_EQ(shape_of(config).keep.mlp, Keep::all);
+  EXPECT_TRUE(shape_of(config).keep.makes_activation_again(true));
+  EXPECT_FALSE(shape_of(config).keep.makes_activation_again(false));
+  config.recompute.modules = std::vector{RecomputeModule::activation};
+  EXPECT_TRUE(shape_of(config).keep.makes_activation_again(true));
+  EXPECT_TRUE(shape_of(config).keep.makes_activation_again(false));
+  EXPECT_EQ(shape_of(config).keep.codes, Keep::all);
 }
 
 TEST(GptShape, OfAMixtureFollowsTheDeck) {

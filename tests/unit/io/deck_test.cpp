@@ -285,10 +285,10 @@ TEST(BadDeck, WrongTypes) {
             List{"d.yaml:6:17: optimizer.lr: 1e-3x is not a number, allowed 0 to 1000"});
   EXPECT_EQ(errors_with("recompute: {mode: selective, modules: mlp}"),
             List{"d.yaml:6:39: recompute.modules: mlp is not a list of choices, allowed "
-                 "[attention | mlp | norm | moe | codes, ...]"});
+                 "[attention | mlp | norm | moe | activation | codes, ...]"});
   EXPECT_EQ(errors_with("recompute: {mode: selective, modules: [mlp, attn]}"),
             List{"d.yaml:6:39: recompute.modules: attn is none of the choices, allowed attention | mlp | norm | moe | "
-                 "codes"});
+                 "activation | codes"});
   EXPECT_EQ(errors_with("recompute: {mode: selective, modules: [mlp, mlp]}"),
             List{"d.yaml:6:39: recompute.modules: mlp is listed twice"});
   EXPECT_EQ(errors_set("data.mixture=0.5"),
