@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 
 ROOT = os.path.realpath(os.path.join(os.path.dirname(__file__), ".."))
 
@@ -11,7 +12,10 @@ ROOT = os.path.realpath(os.path.join(os.path.dirname(__file__), ".."))
 class Named:
     def nodes(self, ctest):
         """What ctest tests name, as pytest does: FILE, FILE::CLASS, FILE::CLASS::TEST, FILE::CLASS::TEST[CASE]."""
-        listed = subprocess.run([ctest, "--show-only=json-v1"], cwd=self.build, capture_output=True, text=True, check=True, timeout=120)
+        with tempfile.TemporaryDirectory() as folder:  # in the build's own, ctest would begin the log of the run under way anew
+            with open(os.path.join(folder, "CTestTestfile.cmake"), "w", encoding="utf-8") as file:
+                file.write(f'subdirs("{self.build}")\n')
+            listed = subprocess.run([ctest, "--show-only=json-v1"], cwd=folder, capture_output=True, text=True, check=True, timeout=120)
         commands = [test.get("command", []) for test in json.loads(listed.stdout)["tests"]]
         words = [word for command in commands if command[1:3] == ["-m", "pytest"] for word in command[3:command.index("--tessera")]]
         return {os.path.relpath(os.path.realpath(word), ROOT) for word in words}
