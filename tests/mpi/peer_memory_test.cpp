@@ -1,7 +1,9 @@
 // Memory that ranks reach, and kernels that write it between two synchronisations: on CPUs of one host, on GPUs by IPC.
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <numeric>
+#include <thread>
 
 #include "core/comm/mpi.hpp"
 #include "core/device/device.hpp"
@@ -54,6 +56,7 @@ TEST(PeerMemory, IsWrittenWhenAllAreReadyAndReadWhenAllHaveWritten) {
   for (std::int32_t round = 1; round <= 20; ++round) {
     const std::int32_t value = 100 * round + w.rank;
     w.device.upload(w.stream, number, &value);
+    if (round % w.size == w.rank) std::this_thread::sleep_for(std::chrono::milliseconds(5));  // others are ready first
     clear(w.stream, mine);  // a rank that writes before this one is ready writes in vain
     const DirectMove write{[&](Stream& stream) {
       for (int r = 0; r < w.size; ++r) copy(stream, rows_of(r).flat(w.rank, 1), number);
