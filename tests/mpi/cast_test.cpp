@@ -8,12 +8,12 @@
 #include <optional>
 #include <random>
 
-#include "core/comm/mpi.hpp"
 #include "kernels/activation/activation.hpp"
 #include "kernels/convert/convert.hpp"
 #include "kernels/gemm/gemm.hpp"
 #include "tests/reference/quantize.hpp"
 #include "tests/support/compare.hpp"
+#include "tests/support/mpi.hpp"
 #include "tests/support/quantized.hpp"
 
 /// Tessera::cast in another trainer: every rank casts its part of the masters and gathers bytes, and then holds the
@@ -24,10 +24,7 @@ namespace {
 using formats::Matrix;
 using test::GuardedCopy;
 
-Mpi& mpi() {
-  static Mpi* const instance = new Mpi(nullptr, nullptr);  // outlives MPI_Finalize, so it must not be destroyed
-  return *instance;
-}
+using test::mpi;
 
 // A weight of format F, cut at random multiples of 32 elements, the same on all ranks.
 template <class F>

@@ -5,10 +5,10 @@
 #include <cstdio>
 
 #include "app/training/loop/training.hpp"
-#include "core/comm/mpi.hpp"
 #include "tests/support/all_steps.hpp"
 #include "tests/support/compare.hpp"
 #include "tests/support/golden.hpp"
+#include "tests/support/mpi.hpp"
 #include "tests/support/shown.hpp"
 #include "tests/support/tiny_gpt.hpp"
 #include "tests/support/tolerances.hpp"
@@ -19,10 +19,7 @@ namespace tessera::test {
 namespace {
 using nlohmann::json;
 
-Mpi& mpi() {
-  static Mpi* const instance = new Mpi(nullptr, nullptr);  // outlives MPI_Finalize, so it must not be destroyed
-  return *instance;
-}
+using test::mpi;
 
 template <class E>
 E choice(const json& name) {

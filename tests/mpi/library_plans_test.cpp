@@ -3,17 +3,14 @@
 
 #include <gtest/gtest.h>
 
-#include "core/comm/mpi.hpp"
+#include "tests/support/mpi.hpp"
 
 namespace tessera {
 namespace {
 
 using Words = LibraryChoices::Words;
 
-Mpi& mpi() {
-  static Mpi* const instance = new Mpi(nullptr, nullptr);  // outlives MPI_Finalize, so it must not be destroyed
-  return *instance;
-}
+using test::mpi;
 
 const std::vector<Words> work = {{1, 2}, {1, 2, 3}, {7}, {~std::uint64_t{0}, 0}};
 constexpr const char* here = "Library 1.2, GPU X";

@@ -7,13 +7,13 @@
 #include <optional>
 #include <random>
 
-#include "core/comm/mpi.hpp"
 #include "core/params/param_sync.hpp"
 #include "kernels/digest/digest.hpp"
 #include "kernels/formats/registry.hpp"
 #include "tests/support/contract.hpp"
 #include "tests/support/delaying.hpp"
 #include "tests/support/held_weights.hpp"
+#include "tests/support/mpi.hpp"
 #include "tests/support/odd_schedules.hpp"
 
 /// Steps with random disturbances and delays, legal and illegal, compared with the schedule that ParamSync executes.
@@ -22,10 +22,7 @@
 namespace tessera {
 namespace {
 
-Mpi& mpi() {
-  static Mpi* const instance = new Mpi(nullptr, nullptr);  // outlives MPI_Finalize, so it must not be destroyed
-  return *instance;
-}
+using test::mpi;
 
 /// How weights are held and cut, and what is changed in the schedule.
 struct Way {

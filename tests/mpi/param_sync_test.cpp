@@ -9,12 +9,12 @@
 #include <set>
 #include <utility>
 
-#include "core/comm/mpi.hpp"
 #include "core/optim/clip.hpp"
 #include "kernels/convert/convert.hpp"
 #include "kernels/random/random.hpp"
 #include "tests/support/contract.hpp"
 #include "tests/support/delaying.hpp"
+#include "tests/support/mpi.hpp"
 
 namespace tessera {
 namespace {
@@ -22,10 +22,7 @@ namespace {
 constexpr int micro_batches = 2;
 constexpr std::uint64_t seed = 99;
 
-Mpi& mpi() {
-  static Mpi* const instance = new Mpi(nullptr, nullptr);  // outlives MPI_Finalize, so it must not be destroyed
-  return *instance;
-}
+using test::mpi;
 
 /// Parameters of odd sizes, an expert stack of which this rank holds its part, and one ("unused") that no forward
 /// touches.

@@ -4,7 +4,6 @@
 #include <limits>
 #include <random>
 
-#include "core/comm/mpi.hpp"
 #include "core/params/param_sync.hpp"
 #include "core/params/placed_table.hpp"
 #include "kernels/formats/registry.hpp"
@@ -12,6 +11,7 @@
 #include "tests/support/contract.hpp"
 #include "tests/support/delaying.hpp"
 #include "tests/support/held_weights.hpp"
+#include "tests/support/mpi.hpp"
 #include "tests/support/quantized.hpp"
 #include "tests/support/shown.hpp"
 
@@ -20,10 +20,7 @@
 namespace tessera {
 namespace {
 
-Mpi& mpi() {
-  static Mpi* const instance = new Mpi(nullptr, nullptr);  // outlives MPI_Finalize, so it must not be destroyed
-  return *instance;
-}
+using test::mpi;
 
 /// A way in which weights of one format are cut, held and sent.
 struct Case {

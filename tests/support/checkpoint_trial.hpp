@@ -6,22 +6,17 @@
 #include <vector>
 
 #include "app/training/loop/training.hpp"
-#include "core/comm/mpi.hpp"
 #include "io/checkpoint/reader.hpp"
 #include "io/checkpoint/writer.hpp"
 #include "kernels/random/random.hpp"
 #include "tests/support/all_steps.hpp"
+#include "tests/support/mpi.hpp"
 #include "tests/support/self_control.hpp"
 #include "tests/support/small_runs.hpp"
 #include "tests/support/temporary_folder.hpp"
 
 /// Small training runs on all ranks of a test that save and load.
 namespace tessera::test {
-
-inline Mpi& mpi() {
-  static Mpi* const instance = new Mpi(nullptr, nullptr);  // outlives MPI_Finalize, so it must not be destroyed
-  return *instance;
-}
 
 /// One folder for all ranks, removed by rank 0.
 class SharedFolder {

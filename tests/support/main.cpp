@@ -6,6 +6,7 @@
 #include <cstdio>
 
 #include "kernels/base/runtime.hpp"
+#include "tests/support/mpi.hpp"
 
 namespace {
 
@@ -72,6 +73,7 @@ int main(int argc, char** argv) {
   {
     const tessera::Runtime runtime(0, own_gpu());
     failed = worst_of_all(run_tests());
+    if (tessera::test::before_finalize) tessera::test::before_finalize();
   }
   MPI_Finalize();
   return failed;

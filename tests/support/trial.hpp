@@ -5,20 +5,15 @@
 #include <vector>
 
 #include "app/training/loop/training.hpp"
-#include "core/comm/mpi.hpp"
 #include "kernels/random/random.hpp"
 #include "tests/support/all_steps.hpp"
 #include "tests/support/contract.hpp"
 #include "tests/support/delaying.hpp"
+#include "tests/support/mpi.hpp"
 #include "tests/support/small_runs.hpp"
 
 /// Small training runs on all ranks of a test, without files.
 namespace tessera::test {
-
-inline Mpi& mpi() {
-  static Mpi* const instance = new Mpi(nullptr, nullptr);  // outlives MPI_Finalize, so it must not be destroyed
-  return *instance;
-}
 
 /// Text with structure to learn: words from a small set, in an order by a fixed rule.
 inline const std::vector<std::uint8_t>& text() {
