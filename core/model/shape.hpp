@@ -51,7 +51,7 @@ struct KeepRules {
   Keep activation = Keep::all;  ///< the output of gelu or swiglu, values or codes, where its input gives the same bits
   Keep codes = Keep::all;       ///< of inputs of products, whose values backward has or can make from what it has
 
-  /// Whether an activation's output is made again, if the product that reads it keeps it as codes or as values.
+  /// Whether backward recomputes an activation's output. `as_codes`: the product that reads it would keep its codes.
   bool makes_activation_again(bool as_codes) const {
     return activation == Keep::input || (as_codes && codes == Keep::input);
   }

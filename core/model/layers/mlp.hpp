@@ -28,8 +28,8 @@ class Mlp {
   /// Whether quantizers compute the activation (down's input) and its gradient (up's gradient), so that neither is
   /// stored.
   bool activates_in_quantizers() const;
-  /// Whether backward makes down's input, values or codes, from `pre`. A gelu that a product computes has other bits
-  /// than that of the rounded `pre`, so that it is kept.
+  /// Whether backward recomputes down's input, values or codes, from `pre`. A gelu that a product computes has other
+  /// bits than that of the rounded `pre`, so that it is kept.
   bool activates_again() const;
   /// What down multiplies, kept or, in the caller's frame, to be written.
   Tensor activated(const Call& call, const Saved& saved) const;

@@ -37,7 +37,7 @@ class Moe {
  private:
   /// Whether quantizers compute the activation and its gradient, so that neither is stored.
   bool activates_in_quantizers() const;
-  /// Whether backward makes down's input, values or codes, from `pre`.
+  /// Whether backward recomputes down's input, values or codes, from `pre`.
   bool activates_again() const;
   /// What down multiplies, computed anew: in the caller's frame if it is not kept.
   Factors::Input activated(const Call& call, const Saved& now) const;
