@@ -120,7 +120,7 @@ class Parser {
     app_.footer(
         "Decks and their keys: `tessera explain`.\n"
         "Exit codes: 0 ok, 1 internal, 2 usage, 3 deck, 4 environment, 5 file, 6 numerical, 7 communication, "
-        "75 stopped.");
+        "8 machine, 75 stopped.");
     add_train();
     add_eval();
     add_audit();

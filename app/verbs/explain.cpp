@@ -165,7 +165,7 @@ void print_visits() {
                "each pass reads one copy");
     fmt::print(fmt::runtime(row), recipe.name, held, "full", "rowwise", "rowwise, columnwise", in_all(3),
                "the block is computed again");
-    fmt::print(fmt::runtime(row), recipe.name, held, "selective, unit", "rowwise", "rowwise, columnwise", in_all(3),
+    fmt::print(fmt::runtime(row), recipe.name, held, "selective, block", "rowwise", "rowwise, columnwise", in_all(3),
                "a block travels whole, whatever of it is computed again");
     fmt::print(fmt::runtime(row), recipe.name, held, "selective, module", "rowwise", "rowwise*, columnwise", in_all(3),
                "*of modules that are computed again; 2/3 of the bytes for the others");

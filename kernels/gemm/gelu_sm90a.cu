@@ -54,7 +54,7 @@ void run(cudaStream_t stream, const Product& p, const Addresses& at) {
                                         {{}, nullptr, {}, value(at.c.list[0].sum), rows},
                                         hopper::hardware()};
   hopper::place_gelu<G::forward>(arguments.epilogue.thread, at, rows);
-  hopper::start<typename G::Gemm>(stream, arguments, nullptr);
+  hopper::start<typename G::Gemm>(stream, arguments, nullptr, 0);
 }
 
 }  // namespace

@@ -3,14 +3,10 @@
 // copy.
 #include "kernels/quantize/quantize.hpp"
 
-#include <chrono>
-#include <map>
 #include <numeric>
 
-#include "kernels/base/runtime.hpp"
-#include "kernels/convert/convert.hpp"
 #include "tests/reference/quantize.hpp"
-#include "tests/bench/timing.hpp"
+#include "tests/bench/beside_copy.hpp"
 #include "tests/support/quantized.hpp"
 
 namespace tessera::bench {
@@ -21,72 +17,11 @@ using formats::Matrix;
 
 constexpr Matrix cached{512, 512};  // on which the reference, and the kernels against it, are timed
 
-/// Elements of a whole table: far more than fit the caches of a host or a GPU.
-std::int64_t total_elements() { return std::int64_t{1} << (Runtime::back_end() == "Cuda" ? 28 : 24); }
-
 /// Shape of each of `count` equal matrices of `elements` elements in all: large for 1 or 16, small for 1000.
 Matrix one_of(std::int64_t tensors) {
   std::int64_t rows = 32;
   while (rows * rows * 8 * tensors <= total_elements()) rows *= 2;
   return {rows, total_elements() / tensors / rows / 128 * 128};
-}
-
-/// Calls between two waits of the host: enough that a GPU's queue stays full and a wait does not matter.
-int batch() { return Runtime::back_end() == "Cuda" ? 100 : 1; }
-
-/// Waits for the device; on the host work has ended when its call returns.
-class Fence {
- public:
-  explicit Fence(Device& device) : device_(device), flag_(device.allocate(Category::batch, DType::u8, {1})) {}
-  void operator()() {
-    std::uint8_t end;
-    device_.download(device_.compute(), &end, flag_);
-  }
-
- private:
-  Device& device_;
-  Tensor flag_;
-};
-
-/// Warms up: runs op() until times are steady, since a GPU that has been idle, or that clears freed memory, is up to a
-/// tenth slower for a while.
-template <class Op>
-void warm_up(Fence& fence, const Op& op) {
-  const std::chrono::milliseconds enough(Runtime::back_end() == "Cuda" ? 300 : 0);
-  const auto begin = std::chrono::steady_clock::now();
-  do {
-    for (int i = 0; i < batch(); ++i) op();
-    fence();
-  } while (std::chrono::steady_clock::now() - begin < enough);
-}
-
-/// Bandwidth of copy() in bytes/s, reads and writes counted.
-double copy_rate(std::int64_t bytes) {
-  static std::map<std::int64_t, double> measured;
-  if (const auto found = measured.find(bytes); found != measured.end()) return found->second;
-  Device device;
-  Fence fence(device);
-  const Tensor from = device.allocate(Category::batch, DType::u8, {bytes});
-  const Tensor to = device.allocate(Category::batch, DType::u8, from.shape);
-  clear(device.compute(), from);
-  warm_up(fence, [&] { copy(device.compute(), to, from); });
-  double best = 1e30;
-  for (int i = 0; i < 20; ++i) {
-    const auto begin = std::chrono::steady_clock::now();
-    for (int k = 0; k < batch(); ++k) copy(device.compute(), to, from);
-    fence();
-    best = std::min(best, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() / batch());
-  }
-  return measured[bytes] = 2.0 * static_cast<double>(bytes) / best;
-}
-
-/// Fills a tensor of T with random values; long ones repeat, since drawing on the host is slow.
-template <class T>
-void draw(Device& device, const Tensor& t) {
-  constexpr std::int64_t most = std::int64_t{1} << 22;
-  static const std::vector<T> drawn = test::uniform<T>(most, 1);
-  for (std::int64_t at = 0; at < t.elements(); at += most)
-    device.upload(device.compute(), t.flat(at, std::min(most, t.elements() - at)), drawn.data());
 }
 
 double bytes_of(const Tensor& t) { return t ? static_cast<double>(t.bytes()) : 0.0; }
@@ -137,28 +72,6 @@ struct Weights {
   double values = 0, data[2] = {0, 0}, scales[2] = {0, 0};
 };
 
-/// Times op(), `elements` at a time.
-template <class Op>
-void time_calls(benchmark::State& state, Bench& b, std::int64_t elements, const Op& op) {
-  Fence fence(b.device());
-  warm_up(fence, op);
-  while (state.KeepRunningBatch(batch())) {
-    for (int i = 0; i < batch(); ++i) op();
-    fence();
-  }
-  state.counters["elements/s"] =
-      benchmark::Counter(static_cast<double>(elements), benchmark::Counter::kIsIterationInvariantRate);
-}
-
-/// The same, with the bytes that op() must move against the bandwidth of a copy of these elements as bf16.
-template <class Op>
-void run(benchmark::State& state, Bench& b, std::int64_t elements, double bytes, const Op& op) {
-  const double copying = copy_rate(elements * 2);
-  time_calls(state, b, elements, op);
-  state.counters["B/s"] = benchmark::Counter(bytes, benchmark::Counter::kIsIterationInvariantRate);
-  state.counters["of copy"] = benchmark::Counter(bytes / copying, benchmark::Counter::kIsIterationInvariantRate);
-}
-
 /// The copies that an operation makes.
 enum class Makes { both, rowwise, columnwise };
 constexpr bool makes(Makes which, Side side) {
@@ -172,7 +85,7 @@ void both_copies(benchmark::State& state) {
   const QuantizeTable table = test::placed(b.device(), formats::id_of<F>, w.matrices);
   // Formats with a scale of the whole tensor read the values twice.
   const double read = w.values * (F::tensor_amax ? 2 : 1);
-  run(state, b, w.elements(), read + w.data[0] + w.data[1] + w.scales[0] + w.scales[1],
+  run_beside_copy(state, b, w.elements(), read + w.data[0] + w.data[1] + w.scales[0] + w.scales[1],
       [&] { quantize(b.stream(), table, Precision::bf16_first, purpose); });
 }
 
@@ -196,7 +109,7 @@ void one_factor(benchmark::State& state) {
     else
       (s == 0 ? item.rowwise : item.columnwise) = {};
   }
-  run(state, b, w.elements(), bytes, [&] {
+  run_beside_copy(state, b, w.elements(), bytes, [&] {
     if (taken == Taken::values || taken == Taken::summed)
       quantize_one(b.stream(), formats::id_of<F>, item, Purpose::gradient);
     else if (taken == Taken::gelu)
@@ -211,7 +124,7 @@ void tensor_amaxes(benchmark::State& state) {
   Bench b(state);
   const Weights<F> w(b, state, DType::bf16);
   const QuantizeTable table = test::placed(b.device(), formats::id_of<F>, w.matrices);
-  run(state, b, w.elements(), w.values, [&] { find_amax(b.stream(), table); });
+  run_beside_copy(state, b, w.elements(), w.values, [&] { find_amax(b.stream(), table); });
 }
 
 template <class F>
@@ -220,7 +133,7 @@ void shard_amaxes(benchmark::State& state) {
   const Weights<F> w(b, state, DType::f32);
   const QuantizeTable table = test::placed(b.device(), formats::id_of<F>, w.matrices);
   const Tensor amaxes = b.empty<bf16>({table.amax_entries()});
-  run(state, b, w.elements(), w.values + static_cast<double>(amaxes.bytes()),
+  run_beside_copy(state, b, w.elements(), w.values + static_cast<double>(amaxes.bytes()),
       [&] { block_amax(b.stream(), table, amaxes); });
 }
 
@@ -231,7 +144,7 @@ void shard_casts(benchmark::State& state) {
   const QuantizeTable table = test::placed(b.device(), formats::id_of<F>, w.matrices);
   const Tensor amaxes = b.empty<bf16>({table.amax_entries()});
   if constexpr (F::scaled) block_amax(b.stream(), table, amaxes);
-  run(state, b, w.elements(), w.values + w.data[0] + w.scales[0] + static_cast<double>(amaxes.bytes()),
+  run_beside_copy(state, b, w.elements(), w.values + w.data[0] + w.scales[0] + static_cast<double>(amaxes.bytes()),
       [&] { partial_cast(b.stream(), table, amaxes); });
 }
 
@@ -241,7 +154,7 @@ void derived_copies(benchmark::State& state) {
   const Weights<F> w(b, state, DType::bf16);
   const QuantizeTable table = test::placed(b.device(), formats::id_of<F>, w.matrices);
   quantize(b.stream(), table);
-  run(state, b, w.elements(), w.data[0] + w.data[1] + w.scales[0] + w.scales[1],
+  run_beside_copy(state, b, w.elements(), w.data[0] + w.data[1] + w.scales[0] + w.scales[1],
       [&] { build_columnwise(b.stream(), table); });
 }
 
@@ -252,7 +165,7 @@ void decoded(benchmark::State& state) {
   const Weights<F> w(b, state, type);
   const QuantizeTable table = test::placed(b.device(), formats::id_of<F>, w.matrices);
   quantize(b.stream(), table);
-  run(state, b, w.elements(), w.values + w.data[0] + w.scales[0],
+  run_beside_copy(state, b, w.elements(), w.values + w.data[0] + w.scales[0],
       [&] { (type == DType::bf16 ? decode_factors : dequantize)(b.stream(), table, Side::rowwise); });
 }
 
@@ -273,7 +186,8 @@ void factors(benchmark::State& state) {
     if (F::tensor_amax) copy.amax = b.empty<float>({traits_of<F>().amaxes(side, m.matrix)});
     bytes += bytes_of(copy.data);
   }
-  run(state, b, m.matrix.elements(), bytes, [&] { make_factors(b.stream(), formats::id_of<F>, m, purpose); });
+  run_beside_copy(state, b, m.matrix.elements(), bytes,
+                  [&] { make_factors(b.stream(), formats::id_of<F>, m, purpose); });
 }
 
 template <class F>
@@ -282,7 +196,7 @@ void swizzled_scales(benchmark::State& state) {
   const Weights<F> w(b, state, DType::bf16);
   const QuantizeTable table = test::placed(b.device(), formats::id_of<F>, w.matrices);
   quantize(b.stream(), table);
-  run(state, b, w.elements(), 2 * (w.scales[0] + w.scales[1]), [&] { swizzle_scales(b.stream(), table); });
+  run_beside_copy(state, b, w.elements(), 2 * (w.scales[0] + w.scales[1]), [&] { swizzle_scales(b.stream(), table); });
 }
 
 // ---- the serial oracle, and the host's kernels on the same matrix, which should be at least ten times faster
@@ -305,7 +219,7 @@ class Cached {
   QuantizeTable table() { return table(w.matrices[0]); }
   template <class Op>
   void time(double bytes, const Op& op) {
-    run(state_, b, cached.elements(), bytes, op);
+    run_beside_copy(state_, b, cached.elements(), bytes, op);
   }
 
  private:

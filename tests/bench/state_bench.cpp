@@ -8,7 +8,7 @@
 #include "kernels/random/random.hpp"
 #include "kernels/reduce/reduce.hpp"
 #include "kernels/reduce/wire.hpp"
-#include "tests/bench/timing.hpp"
+#include "tests/bench/beside_copy.hpp"
 
 namespace tessera::bench {
 namespace {
@@ -127,14 +127,23 @@ void rank_sums_added(benchmark::State& state) {
         [&] { add_in_order(b.stream(), sum, parts); });
 }
 
-/// `rows` arrays of n gradients on a wire, with room for them.
-WireArray on_wire(Bench& b, GradientWire wire, std::int64_t rows, std::int64_t n) {
+/// Rows of n gradients on a wire, with room for them.
+WireArray room_on(Bench& b, GradientWire wire, const Shape& shape) {
   const WireTraits traits = traits_of(wire);
-  WireArray all(b.device().allocate(Category::staging, traits.values, {rows, n}));
-  if (traits.block > 0) all.scales = b.device().allocate(Category::staging, traits.scales, {rows, n / traits.block});
-  const Tensor values = b.random<float>({rows * n});
-  encode_gradients(b.stream(), wire, values, {all.values.flat(0, rows * n), all.scales});
-  return all;
+  WireArray room(b.device().allocate(Category::staging, traits.values, shape));
+  if (traits.block == 0) return room;
+  const std::int64_t blocks = shape[-1] / traits.block;
+  const Shape scales = shape.rank() == 1 ? Shape{blocks} : Shape{shape[0], blocks};
+  room.scales = b.device().allocate(Category::staging, traits.scales, scales);
+  return room;
+}
+/// The same, filled with random ones.
+WireArray random_on(Bench& b, GradientWire wire, const Shape& shape) {
+  const WireArray filled = room_on(b, wire, shape);
+  const Tensor gradients = b.device().allocate(Category::batch, DType::f32, {shape.elements()});
+  draw<float>(b.device(), gradients);
+  encode_gradients(b.stream(), wire, gradients, {filled.values.flat(0, shape.elements()), filled.scales});
+  return filled;
 }
 double bytes_of(const WireArray& array) {
   return static_cast<double>(array.values.bytes() + (array.scales ? array.scales.bytes() : 0));
@@ -142,21 +151,22 @@ double bytes_of(const WireArray& array) {
 
 template <GradientWire wire> void gradients_encoded(benchmark::State& state) {
   Bench b(state);
-  const Tensor gradients = b.random<float>({elements});
-  const WireArray out = on_wire(b, wire, 1, elements);
-  const WireArray flat(out.values.flat(0, elements), out.scales);
-  b.run({0, static_cast<double>(gradients.bytes()) + bytes_of(out)},
-        [&] { encode_gradients(b.stream(), wire, gradients, flat); });
+  const std::int64_t n = total_elements();
+  const Tensor gradients = b.device().allocate(Category::batch, DType::f32, {n});
+  draw<float>(b.device(), gradients);
+  const WireArray out = room_on(b, wire, {n});
+  run_beside_copy(state, b, n, static_cast<double>(gradients.bytes()) + bytes_of(out),
+                  [&] { encode_gradients(b.stream(), wire, gradients, out); });
 }
 
 template <GradientWire wire> void wire_sums_added(benchmark::State& state) {
   Bench b(state);
-  const std::int64_t ranks = state.range(0), n = elements / ranks;
-  const WireArray own = on_wire(b, wire, 1, n), others = on_wire(b, wire, ranks - 1, n);
-  const SumTerms parts{{own.values.flat(0, n), own.scales}, others, 1, 0, wire};
-  const Tensor sum = b.random<float>({n});
-  b.run({0, bytes_of(own) + bytes_of(others) + static_cast<double>(2 * sum.bytes())},
-        [&] { add_in_order(b.stream(), sum, parts); });
+  const std::int64_t ranks = state.range(0), n = total_elements() / ranks;
+  const SumTerms parts{random_on(b, wire, {n}), random_on(b, wire, {ranks - 1, n}), 1, 0, wire};
+  const Tensor sum = b.device().allocate(Category::batch, DType::f32, {n});
+  draw<float>(b.device(), sum);
+  const double bytes = bytes_of(parts.own) + bytes_of(parts.others) + static_cast<double>(2 * sum.bytes());
+  run_beside_copy(state, b, n * ranks, bytes, [&] { add_in_order(b.stream(), sum, parts); });
 }
 
 template <class T> void digests(benchmark::State& state) {
