@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <csignal>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -542,6 +543,7 @@ int run_verb(const Verb& verb, bool speaking) {
 }  // namespace
 
 int run_command_line(int argc, char* const* argv) {
+  std::signal(SIGXFSZ, SIG_IGN);  // a limit of file sizes is an error of the write that meets it
   Parser parser;
   Verb verb;
   int code = 0;

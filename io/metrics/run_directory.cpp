@@ -5,12 +5,17 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 
+#include "io/files/access.hpp"
 #include "io/files/nonce.hpp"
 #include "io/files/posix_file.hpp"
 #include "io/files/text_file.hpp"
+#include "io/metrics/metrics_log.hpp"
+#include "io/metrics/run_record.hpp"
 #include "kernels/base/attempt.hpp"
 
 namespace tessera {
@@ -34,6 +39,22 @@ std::string nothing_written(const std::filesystem::path& directory, int failure)
                      directory.string(), std::strerror(failure));
 }
 
+/// Files of other kinds of folders that a run would replace or mix with its own: reports, a checkpoint's manifest, a
+/// Hugging Face folder's config.
+constexpr std::array foreign_files{"report.html", "plan.txt", "manifest.json", "config.json"};
+/// Files of which a run directory has at least one, also after a start that failed early.
+constexpr std::array run_files{"LOCK", record_file, metrics_file, "deck.resolved.yaml"};
+
+/// Adds a problem for a folder that is something else than a run directory.
+void refuse_foreign(const std::filesystem::path& directory, Problems& problems) {
+  const auto has = [&](const char* name) { return entry_at(directory / name) != Entry::none; };
+  const auto found = std::ranges::find_if(foreign_files, has);
+  if (found == foreign_files.end() || std::ranges::any_of(run_files, has)) return;
+  problems.add(Exit::file, fmt::format("checkpoint.dir: {} holds {} and is no run directory, so a run would mix with "
+                                       "or replace what is there; name another directory",
+                                       directory.string(), *found));
+}
+
 }  // namespace
 
 void check_run_directory(const std::filesystem::path& directory, Problems& problems) {
@@ -53,6 +74,8 @@ void check_run_directory(const std::filesystem::path& directory, Problems& probl
       const bool there = fs::is_directory(status) && part == whole;
       problems.add(Exit::environment,
                    there ? nothing_written(directory, failure) : cannot_be_made(directory, std::strerror(failure)));
+    } else if (part == whole) {
+      attempt(problems, [&] { refuse_foreign(directory, problems); });
     }
     return;
   }

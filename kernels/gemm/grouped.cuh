@@ -1,6 +1,6 @@
 #pragma once
-// Products of experts by CUTLASS's grouped kernels (TMA, wgmma, persistent blocks in pairs). There is one launch for all
-// experts, whose rows are counted on the device. For sources compiled for sm_90a, apart from those that include Kokkos.
+// Products of experts by CUTLASS's grouped kernels (TMA, wgmma, persistent blocks in pairs). There is one launch for
+// all experts, whose rows are counted on the device. For sources compiled for sm_90a, apart from those with Kokkos.
 #include <cutlass/gemm/device/gemm_universal_adapter.h>
 #include <cutlass/epilogue/collective/collective_builder.hpp>
 #include <cutlass/gemm/collective/collective_builder.hpp>

@@ -39,8 +39,8 @@ struct AmongOthers : Base {
   }
 };
 
-/// How scales lie. Those of rows are neighbours, one line of them per block of the sum; those of weights, which 128 rows
-/// share, lie as their blocks do.
+/// How scales lie. Those of rows are neighbours, one line of them per block of the sum. Those of weights, which 128
+/// rows share, lie as their blocks do.
 template <bool sums>
 using Grids = cutlass::detail::Sm90BlockwiseScaleConfig<1, sums ? 1 : block, block, cute::GMMA::Major::MN,
                                                         sums ? cute::GMMA::Major::MN : cute::GMMA::Major::K>;

@@ -10,11 +10,14 @@ using Value = cutlass::bfloat16_t;
 
 /// Weight gradients take all experts' rows as they lie, with the summed dimension outside.
 template <Form form>
+using RowsOfA = std::conditional_t<form == Form::weight_gradient, ColumnMajor, RowMajor>;
+template <Form form>
+using RowsOfB = std::conditional_t<form == Form::forward, ColumnMajor, RowMajor>;
+template <Form form>
 using Multiplier =
-    grouped::Multiplier<form == Form::weight_gradient,
-                        grouped::Factor<Value, std::conditional_t<form == Form::weight_gradient, ColumnMajor, RowMajor>>,
-                        grouped::Factor<Value, std::conditional_t<form == Form::forward, ColumnMajor, RowMajor>>,
-                        cute::Shape<cute::_128, cute::_256, cute::_64>, cute::Shape<cute::_2, cute::_1, cute::_1>,
+    grouped::Multiplier<form == Form::weight_gradient, grouped::Factor<Value, RowsOfA<form>>,
+                        grouped::Factor<Value, RowsOfB<form>>, cute::Shape<cute::_128, cute::_256, cute::_64>,
+                        cute::Shape<cute::_2, cute::_1, cute::_1>,
                         cutlass::gemm::KernelPtrArrayTmaWarpSpecializedCooperative>;
 
 bool fits(const Product& p) {

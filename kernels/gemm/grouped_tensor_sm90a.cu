@@ -1,5 +1,5 @@
-// Products of experts whose factors are FP8 codes with one scale each, on Hopper's tensor cores. These add sums of a few
-// codes up in fp32. The scales make an alpha.
+// Products of experts whose factors are FP8 codes with one scale each, on Hopper's tensor cores. These add sums of a
+// few codes up in fp32. The scales make an alpha.
 #include "kernels/formats/registry.hpp"
 #include "kernels/gemm/grouped.cuh"
 

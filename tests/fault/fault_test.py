@@ -258,6 +258,18 @@ class Disks(Faults):
         os.rmdir(lock)
         self.check_recovers(run, (BEFORE,))
 
+    def test_a_limit_of_file_sizes_drops_saves_and_kills_nothing(self):
+        run = self.trial("small-files")
+        shell = ["bash", "-c", 'ulimit -f 16; exec "$@"', "bash"]
+        process = subprocess.Popen([*shell, *run.command("--stop-at", str(DURING + 2))], cwd=run.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                   env={**os.environ, "OMP_NUM_THREADS": "1", "UCX_TLS": "self,tcp"})  # its shared memory is a file, too
+        out, err = process.communicate(timeout=trial.PATIENCE)
+        assert process.returncode == 4, (out, err)
+        assert re.search(f"step {DURING} was not saved, training goes on: .*File too large", err), err
+        assert bits(run.path("metrics.jsonl"))[-1][0] == DURING + 2
+        assert run.steps() == [BEFORE]
+        self.check_recovers(run, (BEFORE,))
+
     def test_the_last_save_that_fails_ends_the_run_with_its_cause(self):
         run = self.trial("last")
         done = run.run("--stop-at", str(BEFORE + 1), TESSERA_FAULT="payload:1:enospc")

@@ -4,6 +4,7 @@ import json
 import os
 import platform
 import re
+import shutil
 import struct
 import subprocess
 import tempfile
@@ -160,6 +161,29 @@ class Validate(Cli):
         self.write(SMALL.replace('"*.txt"', '"*.txt", "*.md"'))
         assert f"{place}4:15: data.files: *.md: fits no file" in self.expect(5, "validate", deck).stderr
         assert sorted(os.listdir(self.folder)) == before
+
+    def test_a_run_directory_is_no_folder_of_another_kind(self):
+        deck = self.write(SMALL.replace("]}", "], eval_fraction: 0.1}"))
+        for name in ("report.html", "manifest.json", "config.json"):
+            os.mkdir(os.path.join(self.folder, "other"))
+            path = self.write("mine", os.path.join("other", name))
+            said = self.expect(5, "validate", deck, "--set", "checkpoint.dir=other").stderr
+            assert f"checkpoint.dir: other holds {name} and is no run directory" in said
+            said = self.expect(5, "train", deck, "--set", "checkpoint.dir=other").stderr
+            assert "name another directory" in said
+            with open(path) as file:
+                assert file.read() == "mine"
+            assert os.listdir(os.path.dirname(path)) == [name]
+            self.write("{}", os.path.join("other", "run.json"))
+            self.expect(0, "validate", deck, "--set", "checkpoint.dir=other")
+            shutil.rmtree(os.path.dirname(path))
+
+    def test_the_name_of_a_run_is_no_way_out_of_its_folder(self):
+        deck = self.write(SMALL.replace("]}", "], eval_fraction: 0.1}"))
+        for name in ("..", "a/../../b"):
+            assert "run.name: holds .., and the run directory" in self.expect(3, "validate", deck, "--set", f"run.name={name}").stderr
+            self.expect(0, "validate", deck, "--set", f"run.name={name}", "--set", "checkpoint.dir=run")
+        self.expect(0, "validate", deck, "--set", "run.name=study/a..b")
 
     def test_a_snapshot_for_which_the_host_has_no_memory(self):
         """A model that takes three quarters of the memory, and with a snapshot of its state more than there is."""

@@ -1,6 +1,7 @@
 #include "app/training/loop/tensor_dump.hpp"
 
 #include <algorithm>
+#include <climits>
 #include <cstring>
 #include <filesystem>
 #include <sstream>
@@ -10,12 +11,16 @@
 namespace tessera {
 namespace {
 
-/// Bytes that a rank sends at once. Every rank receives those of all.
-constexpr std::size_t most_bytes = std::size_t{16} << 20;
+/// Bytes that one of `ranks` sends at once. Every rank receives those of all, a GiB at most.
+constexpr std::size_t most_bytes(std::size_t ranks) {
+  return std::min(std::size_t{16} << 20, (std::size_t{1} << 30) / ranks);
+}
+static_assert(most_bytes(4096) + sizeof(CapturedTensor::Range::first) <= INT_MAX / 4096);  // what Control gathers
 
-/// The ranges of a tensor, none longer than most_bytes.
-std::vector<CapturedTensor::Range> cut(const CapturedTensor& tensor) {
-  const std::size_t size = static_cast<std::size_t>(size_of(tensor.type)), most = most_bytes / size * size;
+/// The ranges of a tensor, none longer than one of `ranks` may send.
+std::vector<CapturedTensor::Range> cut(const CapturedTensor& tensor, int ranks) {
+  const auto size = static_cast<std::size_t>(size_of(tensor.type));
+  const std::size_t most = most_bytes(static_cast<std::size_t>(ranks)) / size * size;
   std::vector<CapturedTensor::Range> ranges;
   for (const CapturedTensor::Range& range : tensor.ranges)
     for (std::size_t at = 0; at < range.bytes.size(); at += most)
@@ -73,7 +78,7 @@ bool TensorDump::after(std::int64_t step) {
 /// Rank 0 writes the ranges of all ranks. After a problem it takes the others' ranges, and writes no more.
 void TensorDump::write(const std::string& name, std::optional<TensorFile>& file, Problems& problems) {
   const CapturedTensor& mine = capture_.tensors()[name];
-  const std::vector<CapturedTensor::Range> ranges = cut(mine);
+  const std::vector<CapturedTensor::Range> ranges = cut(mine, control_.size());
   const std::int64_t rounds = control_.max(std::ssize(ranges));
   for (std::int64_t round = 0; round < rounds; ++round) {
     const bool some = round < std::ssize(ranges);

@@ -1,5 +1,8 @@
 #include "core/config/sections/checkpoint.hpp"
 
+#include <algorithm>
+#include <filesystem>
+
 #include "core/config/config.hpp"
 #include "core/config/treatments.hpp"
 
@@ -22,6 +25,10 @@ void CheckpointConfig::derive(const RunConfig& config) {
 }
 
 void CheckpointConfig::check(const RunConfig& config, std::vector<Finding>& found) const {
+  const std::filesystem::path name = config.run.name;
+  if (dir.get() == "runs/" + config.run.name && std::ranges::any_of(name, [](const auto& part) { return part == ".."; }))
+    found.push_back({{"run.name"}, "holds .., and the run directory runs/<run.name> would lie elsewhere: leave it out, "
+                                   "or set checkpoint.dir"});
   if (quantized && config.sharding == Sharding::full)
     found.push_back({{"checkpoint.quantized", "sharding"},
                      "is true, and with sharding full no rank holds whole weights: leave it out and run `tessera "
