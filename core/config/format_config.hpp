@@ -43,7 +43,7 @@ template <> inline std::vector<std::string> choices_of<FormatElement>() { return
 struct FormatBlock {
   std::int64_t rows = 0, columns = 0;
 
-  static constexpr const char* allowed = "[1, N], N = 16, 32, 64 or 128 | [N, N], N = 4, 8, ..., 128 | tensor";
+  static constexpr const char* allowed = "[1, N], N = 16, 32, 64 or 128 | [N, N], N = 4, 8, 16, 32, 64 or 128 | tensor";
   bool operator==(const FormatBlock&) const = default;
 };
 std::string deck_text(const FormatBlock& block);

@@ -47,8 +47,8 @@ StepKey key_of(const StepMemory& memory) { return {0, memory.step()}; }
 
 /// A dry run of one rank's model, on a measuring device and a mesh that moves nothing.
 struct DryModel {
-  DryModel(const RunPlan& plan, DryRows rows)
-      : recorder(plan.registry, plan.sync.weights),
+  DryModel(const RunPlan& plan, const ParamRegistry& registry, DryRows rows)
+      : recorder(registry, plan.sync.weights),
         mesh(planning_mesh(plan.ranks)),
         memory(device, plan.ranks.world, plan.sizes, 0) {
     if (const auto& moe = plan.model.shape().moe; moe && moe->group.size > 1)
@@ -72,21 +72,23 @@ struct DryModel {
   std::optional<RowExchange> exchange;
 };
 
-/// FLOPs of one micro-batch with the recomputation of `keep`, assuming even routing of rows to experts.
+/// FLOPs of one micro-batch with the recomputation of `keep`, assuming even routing of rows to experts. Those of the
+/// model without a recipe, whose blocks would add rows of padding to each expert's.
 double flops(const RunPlan& plan, const KeepRules& keep) {
   GptShape shape = plan.model.shape();
   shape.keep = keep;
   if (shape.moe) shape.moe->rows = ExpertRows::exchange;  // as many rows as there is room for are not multiplied
-  ParamRegistry same(treatment_rules(plan.config));
-  DryModel dry(plan, DryRows::even);
-  Gpt(same, shape).gradient(dry.pass(&dry.recorder), dry.micro_batch(plan.sizes.micro));
+  ParamRegistry registry({treatment_rules(plan.config).plain()});
+  const Gpt model(registry, shape);
+  DryModel dry(plan, registry, DryRows::even);
+  model.gradient(dry.pass(&dry.recorder), dry.micro_batch(plan.sizes.micro));
   return dry.device.tape().flops;
 }
 
 /// Runs one micro-batch over a measuring arena, which gives order of weights, contributions, activation memory and
 /// FLOPs.
 void run_dry(RunPlan& plan) {
-  DryModel dry(plan, DryRows::most);
+  DryModel dry(plan, plan.registry, DryRows::most);
   {
     const Arena::Frame frame(dry.arena);
     TensorCapture capture(plan.config.debug.tensors, plan.sizes);  // takes memory of the arena

@@ -26,9 +26,10 @@ void add_batch_findings(const RunConfig& config, int ranks, std::vector<Finding>
   if (by_batch && micro_batches < ranks)
     findings.push_back({{"batch.global", "batch.micro"},
                         fmt::format("{} sequences are {} micro-batches of {}, and each of {} ranks computes at least "
-                                    "one: use at most {} ranks, or {}",
+                                    "one: use at most {} rank{}, or {}",
                                     batch.global, micro_batches, batch.micro, ranks, micro_batches,
-                                    batch_advice(batch, ranks))});
+                                    micro_batches == 1 ? "" : "s",
+                                    any_ranks_advice(batch, ranks, std::max<std::int64_t>(1, expert)))});
   else if (by_batch && expert > 0 && micro_batches % expert != 0)
     findings.push_back({{"batch.global", "batch.micro", "parallel.expert"},
                         fmt::format("{} sequences are {} micro-batches of {}, and {} ranks of an expert group compute "

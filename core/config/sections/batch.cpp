@@ -1,16 +1,20 @@
 #include "core/config/sections/batch.hpp"
 
+#include <algorithm>
+
 #include <fmt/format.h>
 
 #include "core/config/config.hpp"
 #include "core/config/divisors.hpp"
+#include "kernels/base/index.hpp"
 
 namespace tessera {
 
-void BatchConfig::check(const RunConfig&, std::vector<Finding>& found) const {
+void BatchConfig::check(const RunConfig& config, std::vector<Finding>& found) const {
+  const std::int64_t set = std::max<std::int64_t>(1, config.parallel.expert);
   if (!divides(micro, global))
     found.push_back({{"batch.global", "batch.micro"},
-                     fmt::format("{} is no multiple of micro {}: {}", global, micro, batch_advice(*this, 1))});
+                     fmt::format("{} is no multiple of micro {}: {}", global, micro, batch_advice(*this, set))});
 }
 
 std::string batch_advice(const BatchConfig& batch, std::int64_t ranks) {
@@ -20,6 +24,16 @@ std::string batch_advice(const BatchConfig& batch, std::int64_t ranks) {
   if (batch.micro <= 0) return micro;  // a refused key, reported elsewhere
   const std::int64_t unit = ranks * batch.micro, below = batch.global / unit * unit;
   return micro + "batch.global " + one_of(below > 0 ? std::vector{below, below + unit} : std::vector{unit});
+}
+
+std::string any_ranks_advice(const BatchConfig& batch, std::int64_t ranks, std::int64_t expert) {
+  std::vector<std::int64_t> micros = divisors(batch.global);
+  std::erase_if(micros, [&](std::int64_t micro) {
+    const std::int64_t micro_batches = batch.global / micro;
+    return micro_batches < ranks || micro_batches % expert != 0;
+  });
+  return (micros.empty() ? "" : "batch.micro " + one_of(micros) + ", or ") +
+         fmt::format("batch.global {}", round_up(ranks, expert) * batch.micro);
 }
 
 std::span<const OtherName> BatchConfig::other_names() {

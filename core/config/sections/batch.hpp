@@ -29,5 +29,8 @@ struct BatchConfig {
 /// Advice for a batch.global that is no multiple of `ranks` micro-batches: "use batch.micro 1, 2 or 4, or batch.global
 /// 12 or 18".
 std::string batch_advice(const BatchConfig& batch, std::int64_t ranks);
+/// Text that names batches for `ranks` with reduce.order batch. Each rank needs one micro-batch at least, and the
+/// `expert` ranks of a set of experts need as many.
+std::string any_ranks_advice(const BatchConfig& batch, std::int64_t ranks, std::int64_t expert);
 
 }  // namespace tessera

@@ -26,7 +26,8 @@ void CheckpointConfig::derive(const RunConfig& config) {
 
 void CheckpointConfig::check(const RunConfig& config, std::vector<Finding>& found) const {
   const std::filesystem::path name = config.run.name;
-  if (dir.get() == "runs/" + config.run.name && std::ranges::any_of(name, [](const auto& part) { return part == ".."; }))
+  const bool leaves = std::ranges::any_of(name, [](const auto& part) { return part == ".."; });
+  if (leaves && dir.get() == "runs/" + config.run.name)
     found.push_back({{"run.name"}, "holds .., and the run directory runs/<run.name> would lie elsewhere: leave it out, "
                                    "or set checkpoint.dir"});
   if (quantized && config.sharding == Sharding::full)

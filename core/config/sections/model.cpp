@@ -88,7 +88,7 @@ std::span<const Effect> ModelConfig::effects() {
       {"model.rope_base", "model.position", "with position rotary", rotary},
       {"model.rope_dim", "model.position", "with position rotary", rotary},
       {"model.qk_norm_over", "model.qk_norm", "with qk_norm true", [](const RunConfig& c) { return c.model.qk_norm; }},
-      {"model.ffn", "model.moe.ffn", "on dense layers, of which moe.first_dense and moe.every leave none",
+      {"model.ffn", "model.moe.first_dense", "on dense layers, of which moe.first_dense and moe.every leave none",
        [](const RunConfig& c) {
          return !c.model.moe || c.model.moe->ffn.get() == c.model.ffn.get() ||
                 c.model.moe->blocks().among(c.model.layers) < c.model.layers;

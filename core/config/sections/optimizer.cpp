@@ -1,5 +1,7 @@
 #include "core/config/sections/optimizer.hpp"
 
+#include <utility>
+
 #include <fmt/format.h>
 
 #include "core/config/config.hpp"
@@ -9,6 +11,16 @@ namespace tessera {
 void OptimizerConfig::check(const RunConfig& config, std::vector<Finding>& found) const {
   if (min_lr > lr)
     found.push_back({{"optimizer.min_lr", "optimizer.lr"}, fmt::format("{} is above lr {}", min_lr, lr)});
+  const std::pair<const char*, double> decays[] = {{"optimizer.beta1", beta1},
+                                                   {"optimizer.beta2", beta2},
+                                                   {"optimizer.ema", ema},
+                                                   {"optimizer.muon.momentum", muon.momentum}};
+  for (const auto& [key, decay] : decays)
+    if (decay < 1 && static_cast<float>(decay) == 1.0f)
+      found.push_back({{key},
+                       fmt::format("{} is 1 in fp32, in which it is used, so that nothing would be averaged: use "
+                                   "0.9999999 at most",
+                                   decay)});
   if (schedule != RateSchedule::wsd) return;
   if (decay_steps == 0)
     found.push_back({{"optimizer.decay_steps", "optimizer.schedule"}, "missing: schedule wsd needs it"});

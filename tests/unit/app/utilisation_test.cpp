@@ -44,6 +44,20 @@ TEST(ModelFlops, AreThoseOfTheFormula) {
     EXPECT_DOUBLE_EQ(resolve(config, ranks, 0).model_flops_per_step, 3 * 2 * weights * tokens + attention) << ranks;
 }
 
+TEST(ModelFlops, AreThoseOfTheModelWhateverTheRecipe) {
+  RunConfig config = test::mixture(Compute::bf16);
+  config.model.hidden = 256;
+  config.model.seq_len = 32;
+  config.model.ffn = config.model.moe->ffn = 256;
+  const RunPlan plain = resolve(config, 2, 0);
+  for (RecipeName recipe : {RecipeName::fp8_block, RecipeName::mxfp8, RecipeName::nvfp4}) {
+    config.precision.recipe = recipe;
+    const RunPlan coded = resolve(config, 2, 0);
+    EXPECT_EQ(coded.model_flops_per_step, plain.model_flops_per_step) << name_of(recipe);
+    EXPECT_EQ(coded.flops_per_step, plain.flops_per_step) << name_of(recipe);
+  }
+}
+
 TEST(ModelFlops, LeaveRecomputationOut) {
   RunConfig config = untied();
   const RunPlan none = resolve(config, 2, 0);

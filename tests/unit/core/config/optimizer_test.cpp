@@ -13,6 +13,16 @@ TEST(OptimizerSection, TheRateDoesNotFallBelowItsLast) {
   EXPECT_EQ(contradictions(config), List{"optimizer.min_lr: 0.5 is above lr 0.0003"});
 }
 
+TEST(OptimizerSection, DecaysAreBelowOneInTheirType) {
+  RunConfig config = sound();
+  config.optimizer.beta1 = config.optimizer.beta2 = config.optimizer.ema = config.optimizer.muon.momentum = 0.9999999;
+  EXPECT_EQ(contradictions(config), List{});
+  config.optimizer.beta2 = config.optimizer.muon.momentum = 0.99999998;
+  const std::string why =
+      ": 0.99999998 is 1 in fp32, in which it is used, so that nothing would be averaged: use 0.9999999 at most";
+  EXPECT_EQ(contradictions(config), (List{"optimizer.beta2" + why, "optimizer.muon.momentum" + why}));
+}
+
 TEST(OptimizerSection, WsdNeedsItsDecayWithinTheRun) {
   RunConfig config = sound();
   config.optimizer.schedule = RateSchedule::wsd;
