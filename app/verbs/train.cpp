@@ -20,6 +20,7 @@
 #include "app/training/start/records.hpp"
 #include "app/training/start/settle_units.hpp"
 #include "app/training/tell/advice.hpp"
+#include "app/training/tell/hosts_text.hpp"
 #include "app/training/tell/report.hpp"
 #include "app/training/tell/summary.hpp"
 #include "app/verbs/verbs.hpp"
@@ -52,7 +53,8 @@ void describe(const PreparedRun& run) {
   fmt::print("run:      {}, {}, {} of {}\n", config.run.name, counted(config.run.steps, "step"),
              counted(run.plan->ranks.world.size, "rank"), counted(config.run.threads.get(), "thread"));
   if (segments(config) > 1) fmt::print("recipes:  {}\n", recipe_text(config.precision));
-  fmt::print("{}corpus:   {}\n", summary_text(*run.plan), corpus_text(run));
+  const RunPlan& plan = run.told_plan();
+  fmt::print("{}{}corpus:   {}\n", summary_text(plan), uneven_text(plan), corpus_text(run));
   if (const std::string slow = slow_products_text(config.precision.compute); !slow.empty())
     fmt::print("speed:    {}\n", slow);
   fmt::print("records:  {}: checkpoints, metrics.jsonl, report.html, run.json, deck.resolved.yaml (every value), {} "
@@ -115,7 +117,7 @@ struct Running {
 void close_log(const Running& running, RunLog* log, const Saving& saving, const std::string& end) {
   const auto& [run, device, mesh, control, training, plans] = running;
   const ClosingReport closing = closing_report(
-      device, mesh, *run.plan, control,
+      device, mesh, run.told_plan(), control,
       {log ? log->seconds() : 1, training.late_allocations(), saving.snapshot_bytes()});
   if (log && run.lock->held()) log->close(closing, end);
 }

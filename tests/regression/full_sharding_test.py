@@ -276,6 +276,21 @@ class Moved(Bench):
         assert thrice == 3 * once
         self.moves("bf16", "none", "block", 2, "moe")  # experts of the first block stay for the next micro-batch
 
+    def test_a_run_tells_what_its_plan_tells(self):
+        """Both tell of the rank that needs most, where ranks are uneven."""
+        model = "hidden: 64, heads: 2, ffn: 128, norm: rms, position: rotary, activation: swiglu, moe: {experts: 4, top_k: 2, bias: true}"
+        deck = self.write("uneven.yaml", DECK.replace("MODEL", model).replace("RECIPE", "fp8_block").replace("MICRO", "3").replace("DIR", self.path("uneven")))
+        told = {}
+        for verb, ranks, *arguments in (("plan", 1, "--ranks", "4"), ("train", 4)):
+            out, _ = self.run_to_its_end(0, ranks, verb, deck, "--set", "sharding=full", *arguments)
+            told[verb] = re.findall(r"^(?:memory: |received:|uneven: ).*", out, re.M)
+        assert len(told["plan"]) == 3 and "which needs most" in told["plan"][0], told
+        assert told["train"] == told["plan"]
+        with open(self.path("uneven", "metrics.jsonl")) as file:
+            row = json.loads(file.readline())
+        planned = json.loads(self.run_to_its_end(0, 1, "plan", deck, "--set", "sharding=full", "--ranks", "4", "--json")[0])
+        assert row["memory_bytes"] == sum(planned["memory"].values())
+
     def test_memory_falls_with_ranks(self):
         """All memory halves with twice the ranks, except two slots, unshared memory, and the gradients received from the other ranks: 1/2, 3/4, 7/8 of a group's at 2, 4, 8 ranks."""
         self.run_of("many", "bf16", "odd", 2, "run.steps=1", "model.layers=12", "sharding=full", micro=3)

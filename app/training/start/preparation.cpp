@@ -311,6 +311,12 @@ void plan_segment(Prepared& run, std::size_t segment, const Mpi& mpi, Control& c
     problems.add(Exit::internal, "the ranks planned different layouts or schedules: are they the same binary?");
   problems.add(problems_with_memory(mpi, control, *run.plan, run.gpu));
   control.agree(problems);
+  const std::int64_t mine = total(run.plan->memory), most = control.max(mine);
+  const auto rank = -static_cast<int>(control.max(mine == most ? -mpi.rank() : -mpi.size()));
+  run.largest.reset();
+  if (mpi.rank() == 0 && rank != 0)
+    attempt(problems, [&] { run.largest.emplace(resolve(run.plan->config, mpi.size(), rank)); });
+  control.agree(problems);
 }
 
 void cut_again(Prepared& run, Problems& problems) {

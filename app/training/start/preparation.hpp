@@ -32,10 +32,13 @@ struct Prepared {
   Deck deck;
   std::size_t segment = 0;      ///< of precision.schedule that is planned
   std::optional<RunPlan> plan;  ///< its config is that of the segment; the deck's is that of the run
+  std::optional<RunPlan> largest;  ///< on rank 0: of the rank that needs most memory, if that is another
   std::vector<CutCorpus> corpora;              ///< of data.files: one, or with data.mixture one for each pattern
   std::vector<CutCorpus> held;                 ///< of data.eval_files, if there are, then of each of data.eval_sets
   std::shared_ptr<const Tokenizer> tokenizer;  ///< of data.tokenizer; null without one
 
+  /// The plan that is told of: of the rank that needs most memory. Only rank 0 knows it.
+  const RunPlan& told_plan() const { return largest ? *largest : *plan; }
   /// Hash, files and tokens of all training corpora. The hash is that of a single corpus, or combines those of several
   /// in their order.
   std::uint64_t corpus_hash() const;

@@ -115,14 +115,14 @@ std::unique_ptr<RunLog> open_records(const PreparedRun& run, const RunRequest& r
   if (mpi.rank() == 0)
     attempt(problems, [&] {
       if (std::holds_alternative<FromCheckpoint>(request.resume)) branch_off(directory, beginning);
-      log = std::make_unique<RunLog>(*run.plan, beginning.step, peak_of_run(config),
+      log = std::make_unique<RunLog>(run.told_plan(), beginning.step, peak_of_run(config),
                                      RunTexts{corpus_text(run), resolved_text(run.deck), mpi.host(), run.mixed,
                                               logged_sets(run)});
       record.restart = log->restarts();
       record.reached = log->reached();
       replace_text_file(directory / "deck.resolved.yaml", resolved_text(run.deck));
       if (run.tokenizer) replace_text_file(directory / tokenizer_file, run.tokenizer->text());
-      replace_text_file(directory / plan_file, plan_text(*run.plan));
+      replace_text_file(directory / plan_file, plan_text(run.told_plan()));
       replace_text_file(directory / record_file, record_text(record, directory / record_file));
     });
   control.agree(problems);
