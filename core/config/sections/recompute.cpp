@@ -17,10 +17,24 @@ void RecomputeConfig::check(const RunConfig&, std::vector<Finding>& found) const
     found.push_back({{"recompute.modules", "recompute.mode"}, "mode selective needs at least one module"});
 }
 
+namespace {
+
+/// Whether the model has any of the modules that the deck lists.
+bool has_a_module(const RunConfig& c) {
+  const std::int64_t mixtures = c.model.moe ? c.model.moe->blocks().among(c.model.layers) : 0;
+  return std::ranges::any_of(c.recompute.modules.get(), [&](RecomputeModule module) {
+    if (module == RecomputeModule::moe) return mixtures > 0;
+    return module != RecomputeModule::mlp || mixtures < c.model.layers;
+  });
+}
+
+}  // namespace
+
 std::span<const Effect> RecomputeConfig::effects() {
   static constexpr Effect rows[] = {
       {"recompute.modules", "recompute.mode", "with mode selective",
        [](const RunConfig& c) { return c.recompute.mode == RecomputeMode::selective; }},
+      {"recompute.modules", "model.moe", "where the model has one of the modules listed", has_a_module},
       {"recompute.modules", "precision.recipe", "with a recipe that quantizes where it lists codes",
        [](const RunConfig& c) {
          return quantizes(c) || std::ranges::count(c.recompute.modules.get(), RecomputeModule::codes) == 0;
