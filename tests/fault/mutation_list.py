@@ -443,6 +443,8 @@ void ParamSync::unshard_all(Stream& stream) {
              "unit.newton_schulz_test NewtonSchulz.TheBitsOfAMatrixAreItsOwn"),
     mutation("steps_wait_as_saves_do", "waits inside steps keep the time-out of saves, however short steps are",
              Swapped("turns_ < enough", "turns_ >= 0"), "unit.step_timeout_test StepTimeout.IsTwentyTimesTheLongestTurn"),
+    mutation("nobody_waits_for_retention", "ranks go on to the next step, with its shorter time-out, while rank 0 removes checkpoints",
+             Dropped(), "regression.step_timeout StepTimeout.test_slow_retention_has_the_time_out_of_saves"),
     # Answers and documents.
     mutation("attention_crosses_documents", "tokens see the documents before theirs, although these are apart",
              Swapped("positions == nullptr", "positions == nullptr || length > 0"),
