@@ -156,7 +156,7 @@ void Saving::retire_up_to(std::int64_t step) const {
   Problems kept;
   attempt(kept, [&] {
     retire(run_, {checkpoint.keep_last, checkpoint.keep_every, step,
-                  checkpoint.keep_best ? best_.step() : -1});
+                  checkpoint.keep_best ? best_.by_loss() : std::vector<std::int64_t>()});
   });
   for (const Problem& problem : kept.list()) fmt::print(stderr, "older checkpoints are kept: {}\n", problem.text);
 }
