@@ -43,3 +43,21 @@ class BestSteps(runs.Runs):
         seed, losses, lost = self.up_and_down()
         self.check_lost_best("waiting", losses, lost, "--set", f"run.seed={seed}")
         self.check_lost_best("beside", losses, lost, "--set", f"run.seed={seed}", "--set", "checkpoint.async=true")
+
+    def test_a_stop_in_a_sample_counts_no_evaluation_twice(self):
+        """Every evaluation behind the first is no gain, at a rate of 0."""
+        deck = self.deck("run", None)
+        even = ("--set", "optimizer.lr=0", "--set", "eval.every_steps=1", "--set", "run.stop_after=2", "--set", "sample.tokens=1000000",
+                "--set", "sample.every_steps=2")
+        process = self.start(1, deck, *even)
+        said = ""
+        while "sample: " not in said:
+            assert (character := process.stdout.read(1)), process.communicate()[1]
+            said += character
+        time.sleep(0.2)
+        os.kill(self.rank_of(), signal.SIGTERM)
+        out, err = process.communicate(timeout=runs.PATIENCE)
+        assert process.returncode == 75, err
+        assert "stopped after step 2 of 8 (SIGTERM); the same command goes on" in out
+        out, _ = self.train(0, 1, deck, *even[:-4], "--set", "sample.tokens=0")
+        assert "done after step 3 of 8: 2 evaluations in a row without a lower loss than after step 1" in out

@@ -68,7 +68,7 @@ Proceed Saving::at_boundary(std::int64_t step) {
   if (hooks_) hooks_->poll();
   const std::int64_t before = saved_;
   const bool busy = writer_.under_way();
-  if (const auto& losses = training_.evaluated()) add_to_best(step, *losses);
+  if (const auto losses = training_.take_evaluated()) add_to_best(step, *losses);
   const bool last = step == config_.run.steps || best_.enough(config_.run);
   const bool stop = stop_.due(step, needed(), control_) && !last, change = step == last_ && !last && !stop;
   const std::int64_t every = config_.checkpoint.every_steps;
