@@ -447,6 +447,8 @@ void ParamSync::unshard_all(Stream& stream) {
              Dropped(), "regression.step_timeout StepTimeout.test_slow_retention_has_the_time_out_of_saves"),
     mutation("sums_of_ranks_are_alike", "a resume on other ranks, whose sums have another order, is not told",
              Swapped("by_batch ? 0 : ranks", "by_batch ? 0 : 1"), "unit.config_test Keys.OfSumsAreToldWhereTheirOrderChanges"),
+    mutation("one_deck_for_all_steps", "an audit makes all steps with the deck of its first part",
+             Swapped("|| !changes.empty()", "|| changes.size() > 99"), "regression.audit Audit.test_each_stretch_has_the_deck_that_made_it"),
     # Answers and documents.
     mutation("attention_crosses_documents", "tokens see the documents before theirs, although these are apart",
              Swapped("positions == nullptr", "positions == nullptr || length > 0"),
