@@ -11,6 +11,7 @@
 #include "app/cli/ranks.hpp"
 #include "app/training/loop/training.hpp"
 #include "app/training/start/changes.hpp"
+#include "app/training/start/choices_files.hpp"
 #include "app/training/start/library_plans.hpp"
 #include "app/training/start/preparation.hpp"
 #include "app/training/start/settle_units.hpp"
@@ -133,7 +134,7 @@ void compare_steps(const AuditOptions& options, const std::vector<StepFolder>& c
 
 /// The keys of an audit's deck that others take the place of: an audit writes nothing, and makes steps alone.
 std::vector<Override> with_idle_keys(std::vector<Override> overrides) {
-  for (const char* idle : {"debug.trace", "debug.profile"}) overrides.push_back({idle, ""});
+  for (const char* idle : {"debug.trace", "debug.profile", "routing.record"}) overrides.push_back({idle, ""});
   overrides.push_back({"debug.tensors.step", "[]"});
   for (const char* idle : {"eval.every_steps", "precision.statistics_every"}) overrides.push_back({idle, "0"});
   return overrides;
@@ -194,6 +195,9 @@ void audit_part(const AuditOptions& options, const AuditedPart& part, std::optio
       const Checkpoint first(checkpoints.front().path, control);
       training->restore([&](StateDict& state) { load(first, state, device, control); });
     }
+    RunRequest request;
+    request.stop_at = checkpoints.back().step;
+    open_choices_files(run, request, *training, control);  // mutation: audits_follow_no_record
     compare_steps(options, checkpoints, *training, findings, device, control);
     return 0;
   });

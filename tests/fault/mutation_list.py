@@ -449,6 +449,8 @@ void ParamSync::unshard_all(Stream& stream) {
              Swapped("by_batch ? 0 : ranks", "by_batch ? 0 : 1"), "unit.config_test Keys.OfSumsAreToldWhereTheirOrderChanges"),
     mutation("one_deck_for_all_steps", "an audit makes all steps with the deck of its first part",
              Swapped("|| !changes.empty()", "|| changes.size() > 99"), "regression.audit Audit.test_each_stretch_has_the_deck_that_made_it"),
+    mutation("audits_follow_no_record", "an audit of a replay reads no choices from the record", Dropped(),
+             "regression.audit Audit.test_a_replay_follows_its_record"),
     # Answers and documents.
     mutation("attention_crosses_documents", "tokens see the documents before theirs, although these are apart",
              Swapped("positions == nullptr", "positions == nullptr || length > 0"),

@@ -70,3 +70,16 @@ class Audit(runs.Runs):
         self.write("hf/config.json", "{}")
         assert self.audit(5, run="hf")[1] == "hf: is a Hugging Face folder, which has no steps: an audit needs a run directory\n"
         assert self.audit(5, run="nothing")[1] == "nothing: is no run directory\n"
+
+    def test_a_replay_follows_its_record(self):
+        self.train(0, 2, self.deck("first"), "--set", "routing.record=a.bin")
+        self.go(0, 2, "routing.replay=a.bin", "routing.record=b.bin", "optimizer.lr=0.02", moe=True)
+        before = os.stat(self.path("b.bin"))
+        out, _ = self.audit(0, "--from", "0", ranks=2)
+        assert out.splitlines()[-1] == "equal: steps 1 to 8 computed again on 2 ranks"
+        after = os.stat(self.path("b.bin"))
+        assert (before.st_mtime_ns, before.st_size) == (after.st_mtime_ns, after.st_size)
+        os.rename(self.path("a.bin"), self.path("away.bin"))
+        assert "routing.replay: a.bin: cannot be opened" in self.audit(5, ranks=2)[1]
+        os.truncate(self.path("away.bin"), os.path.getsize(self.path("away.bin")) // 2)
+        assert "routing.replay: away.bin: holds steps 1 to " in self.audit(5, "--set", "routing.replay=away.bin", ranks=2)[1]
