@@ -1,7 +1,8 @@
 #include <chrono>
 #include <filesystem>
 #include <map>
-#include <sstream>
+#include <optional>
+#include <set>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -9,9 +10,12 @@
 #include "app/cli/build.hpp"
 #include "app/cli/ranks.hpp"
 #include "app/training/loop/training.hpp"
+#include "app/training/start/changes.hpp"
+#include "app/training/start/choices_files.hpp"
 #include "app/training/start/library_plans.hpp"
 #include "app/training/start/preparation.hpp"
 #include "app/training/start/settle_units.hpp"
+#include "app/verbs/audited_parts.hpp"
 #include "app/verbs/verbs.hpp"
 #include "core/comm/make_on_all.hpp"
 #include "core/config/recipe_schedule.hpp"
@@ -26,46 +30,6 @@ namespace tessera {
 namespace {
 
 namespace fs = std::filesystem;
-
-/// The checkpoints of an audit, ascending: it begins with the first and compares the others.
-std::vector<StepFolder> checkpoints_of(const AuditOptions& options) {
-  if (!fs::is_directory(options.run)) throw Error(Exit::file, options.run + ": is no run directory");
-  std::vector<StepFolder> chosen;
-  std::string steps;
-  for (const StepFolder& folder : step_folders(options.run)) {
-    if (!why_invalid(folder.path).empty()) continue;
-    steps += fmt::format("{}{}", steps.empty() ? "" : ", ", folder.step);
-    if (folder.step >= options.from.value_or(0) && folder.step <= options.to.value_or(folder.step))
-      chosen.push_back(folder);
-  }
-  const auto holds = [&](const std::optional<std::int64_t>& step) {
-    return !step || std::ranges::find(chosen, *step, &StepFolder::step) != chosen.end();
-  };
-  const bool fresh = options.from == 0;  // begins with drawn weights, which no checkpoint holds
-  if (chosen.size() < (fresh ? 1u : 2u) || !(fresh || holds(options.from)) || !holds(options.to))
-    throw Error(Exit::file, fmt::format("{}: {}, and an audit needs two valid steps, or one and --from 0", options.run,
-                                        steps.empty() ? "holds none" : "holds " + steps));
-  if (fresh && chosen.front().step != 0) chosen.insert(chosen.begin(), StepFolder{0, {}});
-  return chosen;
-}
-
-/// The same on all ranks. Collective over the world.
-std::vector<StepFolder> agreed_checkpoints(const AuditOptions& options, Control& control) {
-  std::string text;
-  Problems problems;
-  if (control.rank() == 0)
-    attempt(problems, [&] {
-      for (const StepFolder& one : checkpoints_of(options)) text += fmt::format("{} {}\n", one.step, one.path.string());
-    });
-  control.agree(problems);
-  std::istringstream lines(control.broadcast(text));
-  std::vector<StepFolder> all;
-  for (std::string line; std::getline(lines, line);) {
-    const auto space = line.find(' ');
-    all.push_back({std::stoll(line.substr(0, space)), line.substr(space + 1)});
-  }
-  return all;
-}
 
 /// Digests of a state's tensors, as a checkpoint records them. Collective over the world.
 std::vector<std::uint64_t> digests_of(const StateDict& state, Device& device, Control& control) {
@@ -126,7 +90,7 @@ class LogComparison {
   std::string first_;
 };
 
-/// What an audit found.
+/// What an audit found so far.
 struct Findings {
   nlohmann::ordered_json steps = nlohmann::ordered_json::array();
   bool equal = true;
@@ -140,10 +104,9 @@ void tell(const AuditOptions& options, const std::string& text) {
 }
 
 /// Makes the steps again, and compares at each checkpoint, up to the first that differs. Collective over the world.
-Findings compare_steps(const AuditOptions& options, const std::vector<StepFolder>& checkpoints, Training& training,
-                       Device& device, Control& control) {
+void compare_steps(const AuditOptions& options, const std::vector<StepFolder>& checkpoints, Training& training,
+                   Findings& findings, Device& device, Control& control) {
   LogComparison log(options.run);
-  Findings findings;
   const auto at_boundary = [&](std::int64_t step) {
     const auto here = std::ranges::find(checkpoints, step, &StepFolder::step);
     if (here == checkpoints.begin() || here == checkpoints.end()) return Proceed::go_on;
@@ -167,75 +130,95 @@ Findings compare_steps(const AuditOptions& options, const std::vector<StepFolder
     training.end_step();
   }
   training.finish();
-  return findings;
+}
+
+/// The keys of an audit's deck that others take the place of: an audit writes nothing, and makes steps alone.
+std::vector<Override> with_idle_keys(std::vector<Override> overrides) {
+  for (const char* idle : {"debug.trace", "debug.profile", "routing.record"}) overrides.push_back({idle, ""});
+  overrides.push_back({"debug.tensors.step", "[]"});
+  for (const char* idle : {"eval.every_steps", "precision.statistics_every"}) overrides.push_back({idle, "0"});
+  return overrides;
 }
 
 /// Says what may keep bits from being equal without a fault: another program, or sums that depend on the ranks.
-void warn(const Prepared& run, const Checkpoint& last, int ranks) {
+void warn(const Prepared& run, const Checkpoint& last, const std::vector<StepFolder>& checkpoints, int ranks) {
   if (const std::string other = difference_text(this_build(), last.git_sha(), last.libraries()); !other.empty())
     fmt::print(stderr, "built differently than the program that saved step {}: {}\n", last.manifest().counters.step,
                other);
-  if (run.deck.config.reduce.order != ReduceOrder::batch && last.manifest().world_size != ranks)
-    fmt::print(stderr, "reduce.order is {}: bits depend on the number of ranks, which was {} and is {}\n",
-               name_of(run.deck.config.reduce.order), last.manifest().world_size, ranks);
-}
-
-/// Plans the segment of precision.schedule that all audited steps are of. Collective over the world.
-void plan_audited(Prepared& run, const std::vector<StepFolder>& checkpoints, const Mpi& mpi, Control& control) {
   const RunConfig& config = run.deck.config;
-  const std::size_t first = segment_of(config, checkpoints.front().step + 1);
-  const std::int64_t last = last_step_of(config, first);
-  if (last < checkpoints.back().step)
-    throw Error(Exit::usage, fmt::format("the recipe changes after step {} (precision.schedule): audit up to that step "
-                                         "with --to {}, and what follows with --from {}",
-                                         last, last, last));
-  if (first != run.segment) plan_segment(run, first, mpi, control);
+  std::set<std::int64_t> others;  // each number of ranks once
+  for (auto one = checkpoints.begin() + 1; one != checkpoints.end(); ++one)
+    if (const std::int64_t were = SavedRun(one->path).manifest.world_size;
+        sum_order(config, were) != sum_order(config, ranks) && others.insert(were).second)
+      fmt::print(stderr, "reduce.order is {}: bits depend on the number of ranks, which was {} and is {}\n",
+                 name_of(config.reduce.order), were, ranks);
 }
 
-int audit(const AuditOptions& options, Mpi& mpi, Control& control) {
-  Problems problems;
-  if (const std::string mistake = mpi.launch_mistake(); !mistake.empty()) problems.add(Exit::environment, mistake);
-  control.agree(problems);
-  const std::vector<StepFolder> checkpoints = agreed_checkpoints(options, control);
-  std::vector<Override> overrides = options.overrides;
-  for (const char* idle : {"debug.trace", "debug.profile"}) overrides.push_back({idle, ""});
-  overrides.push_back({"debug.tensors.step", "[]"});
-  for (const char* idle : {"eval.every_steps", "precision.statistics_every"}) overrides.push_back({idle, "0"});
-  const fs::path deck = checkpoints.back().path / "deck.yaml";
-  Prepared run = prepare(deck.string(), overrides, Task::training, mpi, control);
+/// Prepares a part with the deck that made its steps, and plans the segment of precision.schedule that they are of.
+/// Collective over the world.
+Prepared prepared_part(const AuditOptions& options, const AuditedPart& part, const Checkpoint& last, const Mpi& mpi,
+                       Control& control) {
+  const std::string deck = (last.folder() / deck_file).string();
+  Prepared run = prepare(deck, with_idle_keys(options.overrides), Task::training, mpi, control);
+  if (last.manifest().corpus_hash != hex(run.corpus_hash()))
+    throw Error(Exit::file, fmt::format("{}: was trained on other files than those that {} finds: --set data.root=...",
+                                        last.folder().string(), deck));
+  const RunConfig& config = run.deck.config;
+  if (part.checkpoints.front().step == 0 && !config.checkpoint.init_from.empty())
+    throw Error(Exit::usage, "--from 0: the run began with the weights of checkpoint.init_from: begin with a step");
+  const std::size_t segment = segment_of(config, part.checkpoints.front().step + 1);
+  if (segment != run.segment) plan_segment(run, segment, mpi, control);
+  return run;
+}
+
+/// Makes the steps of a part again as they were made. Adds what it finds. Collective over the world.
+void audit_part(const AuditOptions& options, const AuditedPart& part, std::optional<Runtime>& runtime,
+                Findings& findings, Mpi& mpi, Control& control) {
+  const std::vector<StepFolder>& checkpoints = part.checkpoints;
+  const Checkpoint last(checkpoints.back().path, control);
+  Prepared run = prepared_part(options, part, last, mpi, control);
   const RunConfig& config = run.deck.config;
   const std::chrono::seconds patience = config.comm.timeout();
   control.wait_at_most(patience);
-  const Checkpoint last(checkpoints.back().path, control);
-  if (last.manifest().corpus_hash != hex(run.corpus_hash()))
-    throw Error(Exit::file, fmt::format("{}: was trained on other files than those that {} finds: --set data.root=...",
-                                        last.folder().string(), deck.string()));
-  plan_audited(run, checkpoints, mpi, control);
-  if (mpi.rank() == 0) warn(run, last, mpi.size());
-  const Runtime runtime(static_cast<int>(config.run.threads.get()), run.gpu);
+  if (mpi.rank() == 0) warn(run, last, checkpoints, mpi.size());
+  if (mpi.rank() == 0 && !part.changed.empty())
+    tell(options, fmt::format("changed after step {}: {}", checkpoints.front().step, part.changed));
+  if (!runtime) runtime.emplace(static_cast<int>(config.run.threads.get()), run.gpu);
   settle_units(run, mpi, control);
   Device device;
   use_library_plans(device, *run.plan, {last.folder()}, control);
   Mesh mesh = mpi.mesh(device, run.plan->ranks, patience, {.copy_engines = config.proof.copy_engines});
   std::vector<Record> no_records;
   const auto training = make_on_all<Training>(control, device, *run.plan, run.batches(), mesh, control, no_records);
-  return or_end_all_ranks(mpi, [&] {
-    if (checkpoints.front().step == 0) {
-      if (!config.checkpoint.init_from.empty())
-        throw Error(Exit::usage, "--from 0: the run began with the weights of checkpoint.init_from: begin with a step");
-    } else {
+  or_end_all_ranks(mpi, [&] {
+    if (checkpoints.front().step > 0) {
       const Checkpoint first(checkpoints.front().path, control);
       training->restore([&](StateDict& state) { load(first, state, device, control); });
     }
-    const Findings findings = compare_steps(options, checkpoints, *training, device, control);
-    const bool equal = findings.equal;
-    const nlohmann::ordered_json json = {{"equal", equal}, {"ranks", mpi.size()}, {"steps", findings.steps}};
-    if (mpi.rank() == 0 && options.format == Format::json) fmt::print("{}\n", json.dump(2));
-    if (mpi.rank() == 0)
-      tell(options, fmt::format("{}: steps {} to {} computed again on {}", equal ? "equal" : "different",
-                                checkpoints.front().step + 1, checkpoints.back().step, counted(mpi.size(), "rank")));
-    return equal ? 0 : 1;
+    RunRequest request;
+    request.stop_at = checkpoints.back().step;
+    open_choices_files(run, request, *training, control);  // mutation: audits_follow_no_record
+    compare_steps(options, checkpoints, *training, findings, device, control);
+    return 0;
   });
+}
+
+int audit(const AuditOptions& options, Mpi& mpi, Control& control) {
+  Problems problems;
+  if (const std::string mistake = mpi.launch_mistake(); !mistake.empty()) problems.add(Exit::environment, mistake);
+  control.agree(problems);
+  const std::vector<AuditedPart> parts = audited_parts(options, control);
+  std::optional<Runtime> runtime;
+  Findings findings;
+  for (auto part = parts.begin(); part != parts.end() && findings.equal; ++part)
+    audit_part(options, *part, runtime, findings, mpi, control);
+  if (mpi.rank() != 0) return findings.equal ? 0 : 1;
+  const nlohmann::ordered_json json = {{"equal", findings.equal}, {"ranks", mpi.size()}, {"steps", findings.steps}};
+  if (options.format == Format::json) fmt::print("{}\n", json.dump(2));
+  tell(options, fmt::format("{}: steps {} to {} computed again on {}", findings.equal ? "equal" : "different",
+                            parts.front().checkpoints.front().step + 1, parts.back().checkpoints.back().step,
+                            counted(mpi.size(), "rank")));
+  return findings.equal ? 0 : 1;
 }
 
 }  // namespace

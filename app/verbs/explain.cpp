@@ -24,6 +24,7 @@ const char* restart_text(Restart restart) {
     case Restart::contents:
       return "may change in a resumed run; the contents behind it only if `train --allow-change` names it";
     case Restart::told:
+    case Restart::told_of_sums:
     case Restart::may_change: return "may change in a resumed run";
   }
   return "";
@@ -35,6 +36,7 @@ const char* short_text(Restart restart) {
     case Restart::on_request: return "--allow-change";
     case Restart::contents: return "may change, its contents: --allow-change";
     case Restart::told:
+    case Restart::told_of_sums:
     case Restart::may_change: return "may change";
   }
   return "";

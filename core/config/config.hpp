@@ -57,7 +57,7 @@ struct RunConfig {
     v.section("sample", self.sample, "Text generated from the model while it trains");
     v.section("routing", self.routing, "What is recorded of where routers send tokens");
     v.section("precision", self.precision, "Number formats");
-    v.key("sharding", self.sharding, OneOf(), Restart::may_change,
+    v.key("sharding", self.sharding, OneOf(), Restart::told_of_sums,
           "What a rank keeps a part of. optimizer: masters and moments; full: weights and gradients too, which are "
           "gathered before each use. Same bits where a rank has one micro-batch a step");
     v.section("gather", self.gather, "How weights reach all ranks");

@@ -15,6 +15,7 @@ enum class Restart {
   on_request,  ///< keep it, unless `train --allow-change` names it
   contents,    ///< change it, a path; the contents behind it must stay, unless `train --allow-change` names it
   told,        ///< change it, and be told of it, since it changes what is computed or evaluated
+  told_of_sums,  ///< change it, and be told of it where it changes the order in which gradients are summed
   may_change,  ///< change it
 };
 /// Whether the key's value must stay, unless it is asked for.

@@ -145,6 +145,8 @@ void Engine::require_room(const StepReport& report) const {
 
 Turn Engine::step(const HostSequences& batch, const StepScalars& scalars) {
   const Region step(stream_, RegionName::step);
+  require(stream_.dry() || !plan_.sizes.given || batch.sequences == 0 || !batch.given.empty(), "Engine::step",
+          "every batch of a plan with given choices holds them");
   if (observer_) observer_->begun();
   memory_.begin(stream_, batch, scalars, target_scale_of(batch));
   step_ = static_cast<std::int64_t>(batch.step);

@@ -163,6 +163,21 @@ std::vector<std::string> begin_branch(const fs::path& run, const fs::path& paren
   return branch.leaves;
 }
 
+std::vector<std::string> leave_lost_line(const fs::path& run, const std::vector<std::string>& records) {
+  std::vector<std::string> left;
+  if (latest_step(run).empty() || !step_folders(run).empty()) return left;
+  const std::int64_t number = next_number(run);
+  for (const std::string& record : records) {
+    if (!there(run / record)) continue;
+    left.push_back(abandoned_name(number, record));
+    move_entry(run / record, run / left.back());
+  }
+  std::error_code gone;
+  fs::remove(run / "latest", gone);  // last: a start that is killed before goes on with the rest
+  sync_folder(run);
+  return left;
+}
+
 void make_way(const fs::path& run, std::string_view step) {
   const std::optional<Branch> branch = under_way(run);
   const std::string name(step);

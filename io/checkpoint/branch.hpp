@@ -22,6 +22,10 @@ namespace tessera {
 std::vector<std::string> begin_branch(const std::filesystem::path& run, const std::filesystem::path& parent,
                                       std::int64_t kept, const std::vector<std::string>& records);
 
+/// Renames `records` of a run whose checkpoints are all gone, as a branch does, and returns their new names. So it is
+/// where `latest` names a step and there is none; `latest` is removed. Else, and where none is there, does nothing.
+std::vector<std::string> leave_lost_line(const std::filesystem::path& run, const std::vector<std::string>& records);
+
 /// Frees the name `step` for a new checkpoint: a folder of this name that the branch leaves behind is set aside.
 void make_way(const std::filesystem::path& run, std::string_view step);
 

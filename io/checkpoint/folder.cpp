@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <fstream>
+#include <set>
 #include <utility>
 
 #include <fmt/format.h>
@@ -159,10 +160,26 @@ std::string latest_step(const fs::path& run) {
   return name;
 }
 
+namespace {
+
+/// The steps that are kept for the best one: up to the first of `best` that has a valid checkpoint.
+std::set<std::int64_t> kept_for_best(const std::vector<StepFolder>& folders, const std::vector<std::int64_t>& best) {
+  std::set<std::int64_t> kept;
+  for (const std::int64_t step : best) {
+    kept.insert(step);
+    const auto folder = std::ranges::find(folders, step, &StepFolder::step);
+    if (folder != folders.end() && known_valid(folder->path)) break;  // mutation: a_best_step_needs_no_checkpoint
+  }
+  return kept;
+}
+
+}  // namespace
+
 void retire(const fs::path& run, const Retention& retention) {
   std::vector<StepFolder> folders = step_folders(run);
   std::erase_if(folders, [&](const StepFolder& folder) { return folder.step > retention.newest; });
   std::ranges::reverse(folders);
+  const std::set<std::int64_t> best = kept_for_best(folders, retention.best);
   std::int64_t valid = 0;
   Problems problems;
   for (const StepFolder& folder : folders) {
@@ -171,7 +188,7 @@ void retire(const fs::path& run, const Retention& retention) {
       continue;
     }
     const bool kept = (retention.keep_every > 0 && folder.step % retention.keep_every == 0) ||
-                      folder.step == retention.best;  // mutation: the_best_step_is_retired
+                      best.contains(folder.step);  // mutation: the_best_step_is_retired
     if (!kept) attempt(problems, [&] { remove_checkpoint(folder.path); });
   }
   problems.raise();

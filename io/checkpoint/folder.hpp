@@ -56,13 +56,14 @@ void remove_checkpoint(const std::filesystem::path& folder);
 /// Removes temporary folders and trash of crashed saves and retirements. No save may be under way.
 void remove_leftovers(const std::filesystem::path& run);
 
-/// Removes checkpoints of a run up to step `newest`, except for the last `keep_last` valid ones, multiples of
-/// `keep_every` (0: none) and step `best` (-1: none). Later steps are neither counted nor removed: they proved invalid
-/// or are about to be set aside. A step that cannot be read now does not count as valid and is not removed for that.
+/// Removes checkpoints of a run up to step `newest`. It keeps the last `keep_last` valid ones, multiples of
+/// `keep_every` (0: none) and the first of `best` that has a valid one. Later steps are neither counted nor removed:
+/// they proved invalid or are about to be set aside. A step that cannot be read now does not count as valid, and is not
+/// removed for that.
 struct Retention {
   std::int64_t keep_last = 2, keep_every = 0;
   std::int64_t newest = std::numeric_limits<std::int64_t>::max();
-  std::int64_t best = -1;
+  std::vector<std::int64_t> best = {};  ///< the best first
 };
 /// Throws Error{environment} if some cannot be removed, after it has tried all.
 void retire(const std::filesystem::path& run, const Retention& retention);

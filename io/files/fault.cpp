@@ -25,10 +25,11 @@ namespace {
 
 enum class Kind { kill, stop, enospc, eio, eintr, cut, slow };
 
-constexpr std::array<std::string_view, 15> phases = {"lock",      "branch",   "mkdir",  "create", "guard",
+constexpr std::array<std::string_view, 16> phases = {"lock",      "branch",   "mkdir",  "create", "guard",
                                                      "structure", "payload",  "sync",   "vote",   "digest",
-                                                     "close",     "manifest", "rename", "latest", "aside"};
-static_assert(phases.size() == static_cast<std::size_t>(Phase::aside) + 1, "every phase has a name");
+                                                     "close",     "manifest", "rename", "latest", "aside",
+                                                     "retire"};
+static_assert(phases.size() == static_cast<std::size_t>(Phase::retire) + 1, "every phase has a name");
 constexpr std::array<std::string_view, 7> kinds = {"kill", "stop", "enospc", "eio", "eintr", "short", "slow"};
 
 struct Planned {

@@ -21,9 +21,10 @@ namespace tessera::fault {
 
 /// Phases, by the names that TESSERA_FAULT uses. First taking the run's lock and the beginning of a branch (entered
 /// before each of its writes), then the phases of a save in their order. In `aside` a branch sets aside what it leaves
-/// behind; it is entered again after each rename.
+/// behind; it is entered again after each rename. In `retire` older checkpoints are removed.
 enum class Phase {
-  lock, branch, mkdir, create, guard, structure, payload, sync, vote, digest, close, manifest, rename, latest, aside
+  lock, branch, mkdir, create, guard, structure, payload, sync, vote, digest, close, manifest, rename, latest, aside,
+  retire
 };
 
 std::string_view name_of(Phase phase);

@@ -180,6 +180,33 @@ class Changes(runs.Runs):
         assert re.search(r"changed after step 8: optimizer\.lr \S+ -> 0\.03;", out)
         assert self.recorded("rate")[0]["optimizer.lr"][1] == "0.03"
 
+    def resumed(self, run, ranks, *settings, moe=False):
+        """Steps 7 and 8 behind step 6 of the run "base" or "moe": what is told and recorded as changed, and the final digest."""
+        words = [word for setting in settings for word in ("--set", setting)]
+        out, _ = self.train(0, ranks, self.deck(run, "single" if moe else None), "--resume", self.path("moe" if moe else "base"), *words)
+        told = re.findall(r"^changed after step 6: (.*)$", out, re.MULTILINE)
+        return "".join(told), self.recorded(run)[0], self.final(run)
+
+    def test_other_sums_are_told_of(self):
+        """The micro-batch, the order of sums and what that follows from; where no bit changes nothing is told."""
+        self.go(75, "base", "--stop-at", "6", source=None)
+        self.train(75, 2, self.deck("moe"), "--stop-at", "6")
+        same, same_moe = self.resumed("same", 2), self.resumed("same_moe", 2, moe=True)
+        assert same[:2] == same_moe[:2] == ("", {})
+        for number, (key, before, now, *moe) in enumerate((("batch.micro", 1, 2), ("reduce.order", "rank", "batch"), ("sharding", "optimizer", "full"),
+                                                           ("precision.fuse_wgrad", "true", "false"), ("parallel.expert", 1, 2, "moe"))):
+            told, recorded, digest = self.resumed(f"other{number}", 2, f"{key}={now}", moe=bool(moe))
+            assert (told, recorded) == (f"{key} {before} -> {now}", {key: (str(before), str(now))})
+            assert digest != (same_moe if moe else same)[2], key
+        assert self.resumed("three", 3)[:2] == ("ranks 2 -> 3", {"ranks": ("2", "3")})
+        order = ("reduce.order=batch",)
+        in_order = self.resumed("in_order", 2, *order)
+        self.train(75, 2, self.deck("more", None), "--resume", self.path("in_order", "step_00000006"), "--set", "reduce.order=batch", "--stop-at", "7")
+        for name, ranks, settings in (("ranks", 3, order), ("full", 2, (*order, "sharding=full"))):
+            out, _ = self.train(0, ranks, self.deck(name, None), "--resume", self.path("more"), *(w for s in settings for w in ("--set", s)))
+            assert "changed after" not in out
+            assert (self.recorded(name)[0], self.final(name)) == ({}, in_order[2]), name
+
     def test_a_run_goes_on_with_more_data(self):
         self.base()
         self.write("more.txt", runs.CORPUS[::-1])

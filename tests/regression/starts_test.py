@@ -5,6 +5,7 @@ import json
 import os
 import random
 import re
+import shutil
 import signal
 
 import runs
@@ -92,3 +93,19 @@ class Starts(runs.Runs):
         assert [[row["step"] for row in part] for part in rows] == [[1, 2], [3, 4, 5], [6, 7], [8]]
         assert sum(rows, []) == whole
         assert not os.path.exists(self.path("trace.jsonl.4"))
+
+    def test_rows_of_checkpoints_that_are_gone_are_set_aside(self):
+        deck = self.deck("a", None)
+        self.train(75, 1, deck, "--stop-at", "4")
+        rows = self.read("a", "metrics.jsonl")
+        for name in os.listdir(self.path("a")):
+            if name.startswith("step_"):
+                shutil.rmtree(self.path("a", name))
+        out, _ = self.train(75, 1, deck, "--set", "optimizer.lr=0.02", "--stop-at", "2")
+        assert ("its checkpoints are gone, so the run begins anew; rows of the run before are set aside: abandoned-1_metrics.jsonl\n") in out
+        assert self.read("a", "abandoned-1_metrics.jsonl") == rows
+        assert [row["step"] for row in self.json_lines("a", "metrics.jsonl")] == [1, 2]
+        out, _ = self.train(0, 1, deck, "--set", "optimizer.lr=0.02")  # and the run goes on as others do
+        assert "set aside" not in out
+        assert len(self.json_lines("a", "metrics.jsonl")) == 8
+        assert not os.path.exists(self.path("a", "abandoned-2_metrics.jsonl"))

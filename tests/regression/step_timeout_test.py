@@ -1,11 +1,14 @@
-"""A rank that stands still inside a step, without a time-out in the deck: named within that of steps, not after 300 s.
+"""A rank that stands still inside a step, without a time-out in the deck: named within that of steps, not after 300 s. One that
+removes old checkpoints for longer has the time-out of saves.
 """
+import contextlib
 import json
 import os
 import re
 import signal
 import time
 
+import processes
 import runs
 
 
@@ -28,3 +31,22 @@ class StepTimeout(runs.Runs):
         assert waited >= 30
         assert waited < 300, err
         assert "rank 1 does not answer" in err
+
+    def test_slow_retention_has_the_time_out_of_saves(self):
+        """Rank 0 stands still while it removes the checkpoint before, for longer than a step may take."""
+        often = ("run.steps=40", "eval.every_steps=0", "checkpoint.every_steps=1")
+        process = self.start(2, self.deck("a", None), *(word for key in often for word in ("--set", key)), fault="retire:0:stop:30")
+        deadline = time.monotonic() + runs.PATIENCE
+        first = None
+        while not first or processes.state_of(first) != "T":
+            assert time.monotonic() < deadline
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.1)
+            with contextlib.suppress(OSError, ValueError):
+                first = json.loads(self.read("a", "LOCK"))["ranks"][0]["pid"]
+        time.sleep(45)
+        with contextlib.suppress(ProcessLookupError):  # it should be there
+            os.kill(first, signal.SIGCONT)
+        out, err = process.communicate(timeout=runs.PATIENCE)
+        assert process.returncode == 0, err
+        assert "saved " in out

@@ -10,11 +10,19 @@
 namespace tessera {
 
 void BestStep::add(std::int64_t step, float loss) {
+  if (std::isfinite(loss)) losses_.insert_or_assign(step, loss);
   const bool gain = std::isfinite(loss) && (step_ < 0 || loss < loss_);  // mutation: an_equal_loss_is_a_gain
   since_ = gain ? 0 : since_ + 1;
   if (!gain) return;
   step_ = step;
   loss_ = loss;
+}
+
+std::vector<std::int64_t> BestStep::by_loss() const {
+  std::vector<std::int64_t> steps;
+  for (const auto& evaluated : losses_) steps.push_back(evaluated.first);
+  std::ranges::stable_sort(steps, {}, [&](std::int64_t step) { return losses_.at(step); });
+  return steps;
 }
 
 std::optional<float> loss_of_set(const MetricsRow& row, const std::string& name) {

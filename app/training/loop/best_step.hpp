@@ -1,7 +1,9 @@
 #pragma once
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "core/comm/control.hpp"
 #include "core/config/config.hpp"
@@ -19,12 +21,16 @@ class BestStep {
 
   std::int64_t step() const { return step_; }    ///< -1: nothing was evaluated to a finite loss
   std::int64_t since() const { return since_; }  ///< evaluations after it
+  /// The evaluated steps, by loss and then by step: the best one first, then those that stand for it where it has no
+  /// checkpoint.
+  std::vector<std::int64_t> by_loss() const;
   /// Whether run.stop_after ends the run.
   bool enough(const RunSection& run) const { return run.stop_after > 0 && since_ >= run.stop_after; }
 
  private:
   std::int64_t step_ = -1, since_ = 0;
   float loss_ = 0;
+  std::map<std::int64_t, float> losses_;  ///< of steps that were evaluated to a finite loss
 };
 
 /// The loss of the evaluation set of a name, in a row that may have been written while the run had other sets.

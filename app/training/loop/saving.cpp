@@ -8,6 +8,7 @@
 
 #include "io/checkpoint/branch.hpp"
 #include "io/checkpoint/folder.hpp"
+#include "io/checkpoint/phase.hpp"
 #include "io/checkpoint/storage.hpp"
 #include "io/convert/quantize_file.hpp"
 #include "kernels/base/attempt.hpp"
@@ -67,7 +68,7 @@ Proceed Saving::at_boundary(std::int64_t step) {
   if (hooks_) hooks_->poll();
   const std::int64_t before = saved_;
   const bool busy = writer_.under_way();
-  if (const auto& losses = training_.evaluated()) add_to_best(step, *losses);
+  if (const auto losses = training_.take_evaluated()) add_to_best(step, *losses);
   const bool last = step == config_.run.steps || best_.enough(config_.run);
   const bool stop = stop_.due(step, needed(), control_) && !last, change = step == last_ && !last && !stop;
   const std::int64_t every = config_.checkpoint.every_steps;
@@ -131,22 +132,33 @@ void Saving::save(std::int64_t step) {
   committed(step, took, digest, "");
 }
 
-/// Reports a committed save and applies retention to older checkpoints.
+/// Reports a committed save and applies retention to older checkpoints. Rank 0 alone removes files, which may take
+/// long; all wait for it here, under the time-out of saves, since that of steps is shorter.
 void Saving::committed(std::int64_t step, Seconds took, const std::string& digest, const std::string& waited) {
   saved_ = step;
   longest_ = std::max(longest_, took);
   const fs::path folder = run_ / step_folder(step);
   if (control_.rank() == 0) fmt::print("saved {} | {} | {:.2f} s{}\n", folder.string(), digest, took.count(), waited);
   settle_branch_after_save(run_, control_);
-  if (control_.rank() != 0) return;
-  std::fflush(stdout);
-  Problems kept;  // a failure to delete older checkpoints is reported and does not end the run
+  const PhaseNote note(control_);
+  enter_phase(control_, fault::Phase::retire);
+  if (control_.rank() == 0) {
+    std::fflush(stdout);
+    retire_up_to(step);
+    if (hooks_) hooks_->saved(step, folder, digest);
+  }
+  control_.agree({});  // mutation: nobody_waits_for_retention
+}
+
+/// Removes older checkpoints. A failure is reported and does not end the run. Local, for rank 0.
+void Saving::retire_up_to(std::int64_t step) const {
+  const CheckpointConfig& checkpoint = config_.checkpoint;
+  Problems kept;
   attempt(kept, [&] {
-    const CheckpointConfig& checkpoint = config_.checkpoint;
-    retire(run_, {checkpoint.keep_last, checkpoint.keep_every, step, checkpoint.keep_best ? best_.step() : -1});
+    retire(run_, {checkpoint.keep_last, checkpoint.keep_every, step,
+                  checkpoint.keep_best ? best_.by_loss() : std::vector<std::int64_t>()});
   });
   for (const Problem& problem : kept.list()) fmt::print(stderr, "older checkpoints are kept: {}\n", problem.text);
-  if (hooks_) hooks_->saved(step, folder, digest);
 }
 
 }  // namespace tessera

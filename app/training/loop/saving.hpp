@@ -63,6 +63,7 @@ class Saving {
   void try_to_save(std::int64_t step);
   void report_failure(std::int64_t step, const Error& error) const;
   void committed(std::int64_t step, Seconds took, const std::string& digest, const std::string& waited);
+  void retire_up_to(std::int64_t step) const;
 
   const RunConfig& config_;
   const std::int64_t last_;

@@ -84,8 +84,9 @@ class Training {
   /// first (catch_up). Changes no state.
   std::vector<float> next_logits(const std::vector<std::int32_t>& ids);
 
-  /// The losses of the evaluation that followed the last step made, by set; nothing if none did. Local.
-  const std::optional<std::vector<double>>& evaluated() const { return evaluated_; }
+  /// The losses of the evaluation that followed the last step made, by set, once: a boundary that is passed again does
+  /// not count them again. Nothing if none did. Local.
+  std::optional<std::vector<double>> take_evaluated() { return std::exchange(evaluated_, std::nullopt); }
   /// StepReport::chosen of the last evaluation's first pass. On rank 0 its first micro-batch is the same
   /// whatever the ranks. Local.
   const std::vector<std::int32_t>& probed() const { return probed_; }

@@ -86,10 +86,10 @@ Problems problems_with_resuming(const SavedRun& saved, const Deck& deck, std::ui
   return problems;
 }
 
-std::vector<KeyChange> changes_since(const SavedRun& saved, const Deck& deck, std::uint64_t corpus_hash) {
-  std::vector<KeyChange> changes = changed_keys(saved.deck.config, deck.config);
-  if (const std::string now = hex(corpus_hash); now != saved.manifest.corpus_hash)
-    changes.push_back({"data.files", "corpus " + saved.manifest.corpus_hash, "corpus " + now, Restart::on_request});
+std::vector<KeyChange> changes_since(const SavedRun& saved, const Launched& now, const std::string& corpus) {
+  std::vector<KeyChange> changes = changed_keys({saved.deck.config, saved.manifest.world_size}, now);
+  if (corpus != saved.manifest.corpus_hash)
+    changes.push_back({"data.files", "corpus " + saved.manifest.corpus_hash, "corpus " + corpus, Restart::on_request});
   return changes;
 }
 
@@ -107,7 +107,7 @@ std::string changes_text(const SavedRun& saved, const RunConfig& now, const std:
                         next, learning_rate(now.optimizer, now.run.steps, next),
                         learning_rate(saved.deck.config.optimizer, saved.deck.config.run.steps, next), now.run.steps,
                         learning_rate(now.optimizer, now.run.steps, now.run.steps));
-  if (touches(changes, "batch.") || touches(changes, "data."))
+  if (touches(changes, "batch.global") || touches(changes, "data."))
     text += fmt::format("  samples: none is left out, {} of a step from sample {} on, at {}{}\n", now.batch.global,
                         counters.next_sample, epochs,
                         touches(changes, "data.") ? "; in the order of the new corpus: windows may come again" : "");

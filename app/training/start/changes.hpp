@@ -28,9 +28,10 @@ struct SavedRun {
 Problems problems_with_resuming(const SavedRun& saved, const Deck& deck, std::uint64_t corpus_hash,
                                const std::set<std::string>& asked);
 
-/// The changes since the run was saved: keys that a resumed run must keep unless asked, and the corpus (as data.files).
+/// The changes since the run was saved, in changed_keys() and in the corpus (as data.files), of which `corpus` is the
+/// hash as in a manifest.
 /// Local.
-std::vector<KeyChange> changes_since(const SavedRun& saved, const Deck& deck, std::uint64_t corpus_hash);
+std::vector<KeyChange> changes_since(const SavedRun& saved, const Launched& now, const std::string& corpus);
 
 /// Text of the changes and of their effects on learning rate and order of samples. `epochs`: the samples so far as
 /// epochs of the present corpus. Empty without changes. Local.

@@ -88,7 +88,7 @@ std::vector<std::string> other_keys(const ModelConfig& given, const RunConfig& w
   RunConfig as_given = wanted;
   as_given.model = given;
   std::vector<std::string> lines;
-  for (const KeyChange& change : changed_keys(as_given, wanted))
+  for (const KeyChange& change : changed_keys({as_given, 1}, {wanted, 1}))
     if (must_keep(change.restart) &&
         std::ranges::find(seen_in_tensors, change.key) == std::end(seen_in_tensors))
       lines.push_back(fmt::format("key: {} was {}, is {} in the deck", change.key, change.before, change.now));

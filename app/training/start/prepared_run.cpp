@@ -13,6 +13,7 @@
 #include "io/checkpoint/folder.hpp"
 #include "io/metrics/run_directory.hpp"
 #include "kernels/base/attempt.hpp"
+#include "kernels/digest/digest.hpp"
 
 namespace tessera {
 namespace {
@@ -84,7 +85,7 @@ Changes changes_against(const PreparedRun& run, const RunRequest& request, const
   attempt(problems, [&] {
     const SavedRun saved(checkpoint);
     problems.add(problems_with_resuming(saved, run.deck, run.corpus_hash(), request.changes));
-    changes.keys = changes_since(saved, run.deck, run.corpus_hash());
+    changes.keys = changes_since(saved, {run.deck.config, run.plan->ranks.world.size}, hex(run.corpus_hash()));
     compare_tokenizers(run, request, checkpoint, changes, problems);
     changes.text += changes_text(saved, run.deck.config, changes.keys,
                                  epochs_text(run, saved.manifest.counters.next_sample));

@@ -71,12 +71,25 @@ std::vector<LoggedSet> logged_sets(const PreparedRun& run) {
   return sets;
 }
 
+/// The files of rows that go with a run's checkpoints.
+const std::vector<std::string>& row_files() {
+  static const std::vector<std::string> all = {metrics_file, routing_file, routing_probe_file, quantization_file};
+  return all;
+}
+
+/// Sets the rows of a run aside whose checkpoints are gone, since one that begins anew would write over them. Local.
+void keep_rows_of_lost_steps(const std::filesystem::path& directory) {
+  const std::vector<std::string> aside = leave_lost_line(directory, row_files());
+  if (!aside.empty())
+    fmt::print("{}: its checkpoints are gone, so the run begins anew; rows of the run before are set aside: {}\n",
+               directory.string(), fmt::join(aside, ", "));
+}
+
 /// Begins a branch. From now on the run directory holds the steps of two lines, until the new line's first checkpoint
 /// sets the old line's later ones aside. Local.
 void branch_off(const std::filesystem::path& directory, const Beginning& beginning) {
   const std::vector<std::string> left =
-      begin_branch(directory, beginning.origin.parent, beginning.kept,
-                   {metrics_file, routing_file, routing_probe_file, quantization_file});
+      begin_branch(directory, beginning.origin.parent, beginning.kept, row_files());
   if (!left.empty())
     fmt::print("a branch begins after step {}: its first checkpoint sets {} aside\n", beginning.step,
                fmt::join(left, ", "));
@@ -115,6 +128,7 @@ std::unique_ptr<RunLog> open_records(const PreparedRun& run, const RunRequest& r
   if (mpi.rank() == 0)
     attempt(problems, [&] {
       if (std::holds_alternative<FromCheckpoint>(request.resume)) branch_off(directory, beginning);
+      if (beginning.kept < 0) keep_rows_of_lost_steps(directory);
       log = std::make_unique<RunLog>(run.told_plan(), beginning.step, peak_of_run(config),
                                      RunTexts{corpus_text(run), resolved_text(run.deck), mpi.host(), run.mixed,
                                               logged_sets(run)});

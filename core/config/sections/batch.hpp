@@ -17,7 +17,7 @@ struct BatchConfig {
     using enum Restart;
     v.required("global", self.global, from_to(1, 1 << 24), on_request,
                "Sequences of one optimizer step, over all ranks");
-    v.required("micro", self.micro, from_to(1, 1 << 24), may_change, "Sequences that a rank computes at once");
+    v.required("micro", self.micro, from_to(1, 1 << 24), told, "Sequences that a rank computes at once");
   }
 
   void check(const RunConfig& config, std::vector<Finding>& found) const;

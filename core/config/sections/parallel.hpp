@@ -21,7 +21,7 @@ struct ParallelConfig {
     v.key("sharding_group", self.sharding_group, OneOf(), may_change,
           "Neighbouring ranks that keep one copy of what sharding divides; the groups are replicas, and between them "
           "weights travel once a step. all; host: the ranks of a host; a number that divides the ranks. Same bits");
-    v.key("expert", self.expert, from_to(1, 65536), may_change,
+    v.key("expert", self.expert, from_to(1, 65536), told,
           "Neighbouring ranks that hold the experts between them (expert parallelism): rows of tokens travel to their "
           "experts' ranks and back; divides the ranks and the experts");
     v.derived("expert_room", self.expert_room, from_to(1, 65536), may_change,

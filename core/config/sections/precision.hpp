@@ -36,7 +36,7 @@ struct PrecisionConfig {
               "quantized where one format serves a weight's products, else bf16",
               "How weights that the recipe quantizes are held. quantized: as codes; bf16: each product quantizes its "
               "weight. Same bits");
-    v.key("fuse_wgrad", self.fuse_wgrad, OneOf(), may_change, "Accumulate weight gradients inside the GEMM");
+    v.key("fuse_wgrad", self.fuse_wgrad, OneOf(), told, "Accumulate weight gradients inside the GEMM");
     v.key("quantize_head", self.quantize_head, OneOf(), told, "Quantize an untied output layer too");
     v.key("bf16_first", self.bf16_first, from_to(0, 10000), told, "First blocks whose matrices stay in bf16");
     v.key("bf16_last", self.bf16_last, from_to(0, 10000), told, "Last blocks whose matrices stay in bf16");

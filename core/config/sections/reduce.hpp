@@ -17,7 +17,7 @@ struct ReduceConfig {
   template <class Self, class V> static void visit(Self& self, V& v) {
     using enum Restart;
     v.key("bucket_mib", self.bucket_mib, above_to(0, 65536), may_change, "MiB of fp32 gradients that travel together");
-    v.key("order", self.order, OneOf(), may_change,
+    v.key("order", self.order, OneOf(), told_of_sums,
           "Order in which the gradients of a step's micro-batches are summed. batch: theirs, one after the other, so "
           "that bits do not depend on the number of ranks; rank: those of a rank first, in one exchange a step");
     v.key("wire", self.wire, OneOf(), told,

@@ -2,9 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <random>
+#include <utility>
+#include <vector>
 
 namespace tessera {
 namespace {
@@ -29,6 +32,11 @@ TEST(BestStep, IsTheFirstOfTheLowest) {
     EXPECT_FALSE(best.enough(run)) << "0: any number may pass";
     for (run.stop_after = 1; run.stop_after < 12; ++run.stop_after)
       EXPECT_EQ(best.enough(run), best.since() >= run.stop_after);
+    const std::vector<std::int64_t> order = best.by_loss();
+    EXPECT_EQ(order.empty() ? -1 : order.front(), best.step());
+    EXPECT_EQ(std::ssize(order), std::ranges::count_if(losses, [](float loss) { return std::isfinite(loss); }));
+    const auto key = [&](std::int64_t n) { return std::pair(losses[static_cast<std::size_t>(n / 10 - 1)], n); };
+    EXPECT_TRUE(std::ranges::is_sorted(order, {}, key));
   }
 }
 

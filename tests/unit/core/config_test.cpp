@@ -116,8 +116,9 @@ TEST(Keys, ChangeInAResumedRunAsTheirClassSays) {
     const std::set<std::string> none, it{key};
     EXPECT_EQ(refused(saved, now), kept ? it : none);
     EXPECT_EQ(refused(saved, now, it), none);
-    const std::vector<KeyChange> changes = changed_keys(saved, now);
-    ASSERT_EQ(changes.size(), kept || restart == Restart::told ? 1u : 0u) << key;
+    const std::vector<KeyChange> changes = changed_keys({saved, 1}, {now, 1});
+    const bool sums = restart == Restart::told_of_sums && sum_order(saved, 1) != sum_order(now, 1);
+    ASSERT_EQ(changes.size(), kept || restart == Restart::told || sums ? 1u : 0u) << key;
     if (changes.empty()) continue;
     EXPECT_EQ(changes.front().key, key);
     EXPECT_EQ(changes.front().before, before);
@@ -125,11 +126,38 @@ TEST(Keys, ChangeInAResumedRunAsTheirClassSays) {
   }
 }
 
+TEST(Keys, OfSumsAreToldWhereTheirOrderChanges) {
+  RunConfig rank;
+  rank.batch = {12, 2};
+  RunConfig batch = rank, full = rank;
+  batch.reduce.order = ReduceOrder::batch;
+  full.sharding = Sharding::full;
+  const auto told = [](const Launched& before, const Launched& now) {
+    std::set<std::string> keys;
+    for (const KeyChange& change : changed_keys(before, now)) keys.insert(change.key);
+    return keys;
+  };
+  using Keys = std::set<std::string>;
+  EXPECT_EQ(told({rank, 1}, {batch, 1}), Keys{"reduce.order"});
+  EXPECT_EQ(told({rank, 6}, {batch, 6}), Keys{}) << "a micro-batch a rank";
+  EXPECT_EQ(told({rank, 2}, {rank, 2}), Keys{});
+  EXPECT_EQ(told({rank, 2}, {rank, 3}), Keys{"ranks"});
+  EXPECT_EQ(told({rank, 3}, {rank, 6}), Keys{"ranks"});
+  EXPECT_EQ(told({batch, 2}, {batch, 3}), Keys{});
+  EXPECT_EQ(told({rank, 2}, {batch, 3}), Keys{"reduce.order"});
+  EXPECT_EQ(told({batch, 2}, {rank, 3}), (Keys{"reduce.order", "ranks"}));
+  EXPECT_EQ(told({rank, 2}, {full, 2}), Keys{"sharding"});
+  EXPECT_EQ(told({rank, 6}, {full, 6}), Keys{});
+  EXPECT_EQ(told({full, 2}, {full, 3}), Keys{}) << "each micro-batch is reduced by itself";
+  full.reduce.order = ReduceOrder::batch;
+  EXPECT_EQ(told({batch, 2}, {full, 3}), Keys{});
+}
+
 TEST(Keys, OfSectionsThatComeOrGoAreChanged) {
   RunConfig mixture = with_experts(4, 2);
   for (const auto& [before, now] : {std::pair{sound(), mixture}, {mixture, sound()}}) {
     EXPECT_TRUE(refused(derived(before), derived(now)).contains("model.moe.experts"));
-    for (const KeyChange& change : changed_keys(derived(before), derived(now)))
+    for (const KeyChange& change : changed_keys({derived(before), 1}, {derived(now), 1}))
       EXPECT_EQ(before.model.moe ? change.now : change.before, "absent") << change.key;
   }
 }

@@ -194,6 +194,20 @@ TEST_F(BranchTest, KeepsEveryRecordOfRows) {
   }
 }
 
+TEST_F(BranchTest, RowsOfALostLineAreLeftOnce) {
+  const Names records{"metrics.jsonl", "routing.jsonl"};
+  EXPECT_EQ(leave_lost_line(run_, records), Names()) << "its steps are there";
+  EXPECT_EQ(holds(), before_);
+  for (const StepFolder& step : step_folders(run_)) fs::remove_all(step.path);
+  EXPECT_EQ(leave_lost_line(run_, records), Names()) << "none was ever committed";
+  write(run_ / "latest", step_folder(60) + "\n");
+  write(run_ / abandoned_name(1, "routing.jsonl"), "of a branch");
+  EXPECT_EQ(leave_lost_line(run_, records), Names{abandoned_name(2, "metrics.jsonl")});
+  EXPECT_EQ(holds(), (Names{"abandoned-1_routing.jsonl of a branch", "abandoned-2_metrics.jsonl old rows"}));
+  write(run_ / "metrics.jsonl", "new rows");
+  EXPECT_EQ(leave_lost_line(run_, records), Names()) << "of a start that was killed before its first save";
+}
+
 // A branch that a version of one record began.
 TEST_F(BranchTest, OfOneRecordIsUnderstood) {
   begin(20, run_ / step_folder(20));
