@@ -277,6 +277,28 @@ class Folders(runs.Runs):
         self.train(75, 1, self.deck("bytes", None), "--stop-at", "1")
         assert "has no tokenizer, since this model's tokens are the bytes of a text" in self.convert("bytes", "bytes_hf", "--to", "safetensors")
 
+    def test_numbers_that_are_not_finite_go_nowhere(self):
+        """Neither into a checkpoint nor into another folder, as they are or by rounding."""
+        name, canonical = "model.layers.0.mlp.down_proj.weight", "/model/layers.0.mlp.down.weight"
+        said = f"is refused: 2 of the 128 elements of {canonical} are not finite in"
+        for folder, number in (("nan", float("nan")), ("inf", float("-inf")), ("large", 3.4e38)):
+            small_folders.llama(self.path(folder), numbers={name: {5: number, 127: number}})
+            for to in ("safetensors", "tessera"):
+                before = sorted(os.listdir(self.folder))
+                narrow = ["checkpoint", "convert", folder, "lost", "--to", to, "--dtype", "bf16"]
+                _, err = self.run_to_its_end(6, 1, *narrow)
+                remedy = f": {folder} has numbers there that bf16 cannot express; give --dtype fp32" if folder == "large" else ""
+                assert err == f"lost {said} bf16{remedy}\n"
+                if folder == "large":
+                    self.convert(folder, f"kept_{to}", "--to", to)
+                    continue
+                _, err = self.run_to_its_end(6, 1, "checkpoint", "convert", folder, "lost", "--to", to)
+                assert err == f"lost {said} fp32\n"
+                assert sorted(os.listdir(self.folder)) == before
+        _, err = self.run_to_its_end(6, 1, "checkpoint", "convert", "kept_tessera", "lost", "--to", "safetensors", "--dtype", "bf16")
+        assert f"lost {said} bf16: kept_tessera has numbers there" in err
+        assert not os.path.exists(self.path("lost"))
+
     def test_a_model_that_no_folder_expresses(self):
         self.train(75, 1, self.deck("wide", None), "--stop-at", "1", "--set", "model.qk_norm=true", "--set", "model.qk_norm_over=width")
         _, err = self.run_to_its_end(5, 1, "checkpoint", "convert", "wide", "lost", "--to", "safetensors")
