@@ -17,6 +17,7 @@
 #include "core/config/recipe_schedule.hpp"
 #include "io/checkpoint/folder.hpp"
 #include "io/checkpoint/reader.hpp"
+#include "io/files/json_text.hpp"
 #include "io/metrics/console.hpp"
 #include "io/metrics/metrics_log.hpp"
 #include "kernels/base/runtime.hpp"
@@ -230,7 +231,7 @@ int audit(const AuditOptions& options, Mpi& mpi, Control& control) {
     const Findings findings = compare_steps(options, checkpoints, *training, device, control);
     const bool equal = findings.equal;
     const nlohmann::ordered_json json = {{"equal", equal}, {"ranks", mpi.size()}, {"steps", findings.steps}};
-    if (mpi.rank() == 0 && options.format == Format::json) fmt::print("{}\n", json.dump(2));
+    if (mpi.rank() == 0 && options.format == Format::json) fmt::print("{}\n", json_text(json, 2));
     if (mpi.rank() == 0)
       tell(options, fmt::format("{}: steps {} to {} computed again on {}", equal ? "equal" : "different",
                                 checkpoints.front().step + 1, checkpoints.back().step, counted(mpi.size(), "rank")));

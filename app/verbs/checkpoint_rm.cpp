@@ -11,6 +11,8 @@
 #include "io/checkpoint/folder.hpp"
 #include "io/checkpoint/reader.hpp"
 #include "io/files/run_lock.hpp"
+#include "io/files/access.hpp"
+#include "io/files/json_text.hpp"
 #include "io/metrics/console.hpp"
 #include "kernels/base/attempt.hpp"
 
@@ -97,7 +99,7 @@ int run_checkpoint_rm(const CheckpointRmOptions& options) {
   }
   if (lock) attempt(problems, [&] { settle_latest(options.run); });
   if (options.format == Format::json)
-    fmt::print("{}\n", nlohmann::ordered_json{{"removed", paths}, {"bytes", bytes}, {"dry_run", !lock}}.dump());
+    fmt::print("{}\n", json_text(nlohmann::ordered_json{{"removed", paths}, {"bytes", bytes}, {"dry_run", !lock}}));
   else
     fmt::print("{}, {}\n", counted(std::ssize(paths), "checkpoint"), bytes_text(bytes));
   problems.raise();

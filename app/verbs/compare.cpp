@@ -7,6 +7,8 @@
 
 #include "app/verbs/verbs.hpp"
 #include "core/config/values.hpp"
+#include "io/files/access.hpp"
+#include "io/files/json_text.hpp"
 #include "io/files/text_file.hpp"
 #include "io/report/compare_page.hpp"
 #include "io/report/grouped_runs.hpp"
@@ -149,7 +151,7 @@ int run_compare_traces(const CompareOptions& options) {
     if (found)
       json["difference"] = {{"step", found->step}, {"stage", found->stage}, {"tensor", found->tensor},
                             {"a", found->a},       {"b", found->b}};
-    fmt::print("{}\n", json.dump(2));
+    fmt::print("{}\n", json_text(json, 2));
   } else {
     fmt::print("{}\n", difference_text(comparison));
   }
@@ -170,7 +172,7 @@ int run_compare(const CompareOptions& options) {
   if (options.out || !json)
     page = write_page(options.out, groups ? grouped_page(*groups, runs) : comparison_page(runs));
   if (json)
-    fmt::print("{}\n", (groups ? to_json(*groups) : to_json(runs)).dump(2));
+    fmt::print("{}\n", json_text(groups ? to_json(*groups) : to_json(runs), 2));
   else
     fmt::print("{}{}\n", groups ? grouped_text(*groups) : comparison_text(runs), page);
   return 0;

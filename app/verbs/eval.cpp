@@ -20,6 +20,7 @@
 #include "app/verbs/verbs.hpp"
 #include "core/comm/make_on_all.hpp"
 #include "core/config/recipe_schedule.hpp"
+#include "io/files/json_text.hpp"
 #include "io/metrics/console.hpp"
 #include "io/metrics/metrics_log.hpp"
 #include "kernels/base/attempt.hpp"
@@ -30,7 +31,7 @@
 namespace tessera {
 namespace {
 
-std::string quoted(const std::string& text) { return nlohmann::json(text).dump(); }
+std::string quoted(const std::string& text) { return json_text(nlohmann::json(text)); }
 
 /// The evaluation of a set, for its reader.
 struct AnswerSet {

@@ -22,6 +22,7 @@
 #include "io/convert/hf_companions.hpp"
 #include "io/data/utf8.hpp"
 #include "io/files/access.hpp"
+#include "io/files/json_text.hpp"
 #include "io/files/text_file.hpp"
 #include "io/metrics/console.hpp"
 #include "io/text/tokenizer.hpp"
@@ -181,7 +182,7 @@ class Output {
     Json json = {{"prompt", text_of(prompt_.text)}, {"prompt_tokens", prompt_.ids}, {"tokens", ids_}};
     json["text"] = encoding_ ? Json(text_of(bytes_)) : Json();
     json["seconds"] = seconds;
-    if (speaking_) fmt::print("{}\n", json.dump());
+    if (speaking_) fmt::print("{}\n", json_text(json));
   }
 
  private:

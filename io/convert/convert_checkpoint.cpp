@@ -10,6 +10,7 @@
 #include "io/checkpoint/reader.hpp"
 #include "io/convert/hf_companions.hpp"
 #include "io/convert/hf_folder.hpp"
+#include "io/files/json_text.hpp"
 #include "io/metrics/console.hpp"
 
 namespace tessera {
@@ -155,7 +156,7 @@ std::string ConvertReport::json() const {
                                  {"content_digest", nullptr}};
   if (target == Target::tessera) json["expert_layout"] = name_of(experts);
   if (content_digest) json["content_digest"] = *content_digest;
-  return json.dump();
+  return json_text(json);
 }
 
 std::string ConvertReport::text() const {

@@ -276,6 +276,20 @@ class Checkpoints(runs.Runs):
         assert (err, self.final("a")) == ("", final)
         assert not [name for name in os.listdir(self.path("a")) if name == "LOCK" or name.startswith(".trash")]
 
+    def test_paths_that_are_no_utf8(self):
+        self.train(75, 1, self.deck("a"), "--stop-at", "1")
+        for name in ("one", "two"):
+            shutil.copytree(self.path("a"), self.path(name + "\udcff"))
+        for verb, *more in (["ls"], ["verify"], ["inspect"], ["diff", "two\udcff"], ["rm", "--abandoned"], ["convert", "three\udcff"],
+                            ["convert", "four\udcff", "--to", "safetensors"]):
+            told = self.tool(0, verb, "one\udcff", *more, errors="surrogateescape")
+            assert verb not in ("ls", "convert") or "one\ufffd" in json.dumps(told, ensure_ascii=False)
+        out, _ = self.run_to_its_end(5, 1, "checkpoint", "verify", "one\udcff/none", "--json")
+        assert "one\ufffd" in json.loads(out)["failures"][0]
+        for verb in (["compare", "one\udcff", "two\udcff", "--json"], ["quantize", "one\udcff", "--format", "fp8_tensor", "--out", "codes\udcff.h5", "--json"]):
+            out, _ = self.run_to_its_end(0, 1, *verb)
+            json.loads(out)
+
     def test_nothing_is_removed_while_a_run_trains_there(self):
         trace = runs.Paced(self.path("trace"))
         process = self.start(1, self.deck("a"), "--set", "checkpoint.every_steps=1", "--set", "checkpoint.keep_last=9", "--set", f"debug.trace={self.path('trace')}")
