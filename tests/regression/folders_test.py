@@ -268,6 +268,19 @@ class Folders(runs.Runs):
         _, err = self.run_to_its_end(5, 1, "checkpoint", "convert", "nan", "lost")
         text = self.read("nan", "config.json")
         assert f"config.json:1:{text.index('NaN') + 1}: is no JSON: NaN is no number of JSON" in err
+        small_folders.llama(self.path("huge"))
+        for name in ("generation_config.json", "model.safetensors.index.json", "config.json"):
+            text = '{"top_p":\n 0.5, "theta": -1e400}' if name != "config.json" else self.read("huge", name).replace("10000.0", "1e400")
+            if name == "model.safetensors.index.json":
+                os.remove(self.path("huge", "model.safetensors"))
+            self.write(os.path.join("huge", name), text)
+            reads = ["generate", "huge", "--prompt-ids", "1"] if name == "generation_config.json" else ["checkpoint", "convert", "huge", "lost"]
+            _, err = self.run_to_its_end(5, 1, *reads)
+            at = text.index("1e400") - (name != "config.json")
+            place = f"{1 + text[:at].count(chr(10))}:{at - text[:at].rfind(chr(10))}"
+            assert re.fullmatch(f"(/.*/)?huge/{name}:{place}: -?1e400 is larger than any number that is read, 1.8e308\n", err), err
+            if name == "generation_config.json":
+                os.remove(self.path("huge", name))
         for name in ("model.safetensors", "config.json", "tokenizer.json", "generation_config.json"):
             shutil.rmtree(self.path("lfs"), ignore_errors=True)
             small_folders.llama(self.path("lfs"))
