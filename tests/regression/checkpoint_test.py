@@ -276,6 +276,47 @@ class Checkpoints(runs.Runs):
         assert (err, self.final("a")) == ("", final)
         assert not [name for name in os.listdir(self.path("a")) if name == "LOCK" or name.startswith(".trash")]
 
+    def flip(self, *names):
+        """Changes a bit of a step's weights, which opening it does not show."""
+        path = self.path(*names, "model.h5")
+        with open(path, "r+b") as file:
+            file.seek(os.path.getsize(path) // 2)
+            byte = file.read(1)[0]
+            file.seek(-1, os.SEEK_CUR)
+            file.write(bytes([byte ^ 1]))
+
+    def test_the_step_that_stays_is_read_before_others_are_removed(self):
+        often = ["--set", "checkpoint.every_steps=1", "--set", "checkpoint.keep_last=9"]
+        self.train(75, 1, self.deck("a"), *often, "--stop-at", "4")
+        steps = lambda: [row["step"] for row in self.tool(0, "ls", "a") if row["valid"]]
+        self.flip("a", "step_00000004")
+        for more in ([], ["--dry-run"], ["--abandoned"]):
+            err = self.tool(5, "rm", "a", "1", "2", "3", *more)
+            assert "step_00000003: is the newest valid checkpoint" in err
+            assert re.search("a/step_00000004/model.h5: /model/.* holds other bytes than were saved", err)
+        assert steps() == [1, 2, 3, 4]
+        _, err = self.run_to_its_end(0, 1, "checkpoint", "rm", "a", "1")
+        assert re.fullmatch("a/step_00000004/model.h5: /model/.* holds other bytes than were saved\n", err)
+        self.flip("a", "step_00000003")
+        self.flip("a", "step_00000002")
+        err = self.tool(5, "rm", "a", "2", "3", "4")
+        assert "a: no step from which the run could go on is sound, so nothing is removed" in err
+        assert err.count("holds other bytes") == 3
+        for step in (2, 3):
+            self.flip("a", f"step_{step:08}")  # as it was
+        _, err = self.run_to_its_end(0, 1, "checkpoint", "rm", "a", "2", "4")
+        assert (err, steps()) == ("", [3])
+        out, _ = self.train(0, 1, self.deck("a"), *often)
+        assert "step_00000003" in out
+
+    def test_nothing_is_removed_of_what_is_no_run(self):
+        os.makedirs(self.path("empty"))
+        self.train(75, 1, self.deck("a", None), "--set", f"checkpoint.dir={self.path('runs', 'a')}", "--stop-at", "1")
+        for path, more in (("empty", ""), ("corpus.txt", ""), ("runs/a/step_00000001", ""), ("runs", ": it holds runs, of which one is to be named: runs/a")):
+            for what in ("--abandoned", "1"):
+                assert self.tool(5, "rm", path, what) == f"{path}: is no run directory{more}\n"
+        assert os.listdir(self.path("empty")) == []
+
     def test_paths_that_are_no_utf8(self):
         self.train(75, 1, self.deck("a"), "--stop-at", "1")
         for name in ("one", "two"):
