@@ -28,6 +28,9 @@ Error unfit(const fs::path& path, const std::string& why) { return {Exit::file, 
 std::string what_instead(const fs::path& folder) {
   if (is_run(folder)) return "is a run directory without a saved step: checkpoint.every_steps says when the run saves";
   if (const std::string runs = runs_text(folder); !runs.empty()) return "is no checkpoint: " + runs;
+  if (entry_at(folder / hf_config_file) != Entry::none)
+    return "is a Hugging Face folder, which has neither digests nor the state of a run: convert it first, by "
+           "`tessera checkpoint convert FOLDER DST`; a run starts with its weights by checkpoint.init_from";
   const auto is_weights = [](const fs::path& file) { return file.extension() == ".safetensors"; };
   if (std::ranges::any_of(list_folder(folder).value_or(std::vector<fs::path>()), is_weights))
     return "holds safetensors without the config.json by which a Hugging Face folder says its model: put it there";
