@@ -25,12 +25,9 @@ ComparedRun read_run(const std::string& directory, Problems& problems) {
   ComparedRun run;
   run.name = directory;
   const fs::path folder = directory, deck = folder / "deck.resolved.yaml";
-  std::error_code unknown;
-  if (!fs::exists(folder / metrics_file, unknown) || !fs::exists(deck, unknown)) {
-    problems.add(Exit::file, directory + ": is no run directory: it needs metrics.jsonl and deck.resolved.yaml");
-    return run;
-  }
   attempt(problems, [&] {
+    if (entry_at(folder / metrics_file) == Entry::none || entry_at(deck) == Entry::none)
+      throw Error(Exit::file, directory + ": is no run directory: it needs metrics.jsonl and deck.resolved.yaml");
     run.rows = read_metrics(folder / metrics_file);
     run.quantization = read_quantization(folder / quantization_file);
     run.settings = values_of(parse_saved_deck(read_text_file(deck), deck.string()).config);
