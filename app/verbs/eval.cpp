@@ -154,7 +154,9 @@ int eval_deck(const EvalOptions& options, Mpi& mpi, Control& control) {
   control.wait_at_most(config.comm.timeout());
   Problems problems;
   std::string path;
-  attempt(problems, [&] { path = chosen_step(options.checkpoint, options.step).string(); });
+  attempt(problems, [&] {
+    if (control.rank() == 0) path = chosen_step(options.checkpoint, options.step).string();
+  });
   control.agree(problems);
   const GivenWeights given = open_weights(path, control, nullptr, options.weights);
   if (const std::size_t segment = segment_of(config, given.counters.step); segment != run.segment)
@@ -180,7 +182,9 @@ int eval_deck(const EvalOptions& options, Mpi& mpi, Control& control) {
 int eval_text(const EvalOptions& options, Mpi& mpi, Control& control) {
   Problems problems;
   std::string path;
-  attempt(problems, [&] { path = path_of_weights(options.deck, options.step); });
+  attempt(problems, [&] {
+    if (control.rank() == 0) path = path_of_weights(options.deck, options.step);
+  });
   control.agree(problems);
   const GivenWeights given = open_weights(path, control, nullptr, options.weights);
   Deck deck;

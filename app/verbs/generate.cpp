@@ -221,7 +221,9 @@ int generate_text(const GenerateOptions& options, Mpi& mpi, Control& control) {
   Problems problems;
   std::string path;
   if (const std::string mistake = mpi.launch_mistake(); !mistake.empty()) problems.add(Exit::environment, mistake);
-  attempt(problems, [&] { path = path_of_weights(options.model, options.step); });
+  attempt(problems, [&] {
+    if (control.rank() == 0) path = path_of_weights(options.model, options.step);
+  });
   control.agree(problems);
   GivenWeights given = open_weights(path, control, nullptr, options.weights);
   const std::chrono::seconds patience = given.config.comm.timeout();

@@ -317,6 +317,31 @@ class Checkpoints(runs.Runs):
                 assert self.tool(5, "rm", path, what) == f"{path}: is no run directory{more}\n"
         assert os.listdir(self.path("empty")) == []
 
+    def test_a_row_that_is_none_is_told_of_once(self):
+        often = ["--set", "checkpoint.every_steps=1", "--set", "checkpoint.keep_last=9", "--set", "eval.every_steps=1"]
+        self.train(75, 1, self.deck("a"), *often, "--stop-at", "5")
+        lines = self.read("a", "metrics.jsonl").splitlines(keepends=True)
+        for number, garbage in ((2, "\0" * 30 + "\n"), (4, "\n"), (3, '{"stop": 3}\n')):
+            broken = [*lines]
+            broken[number - 1] = garbage
+            self.write("a/metrics.jsonl", "".join(broken) + '{"step": 6, "lo')  # the last line as a killed run leaves it
+            said = f"a/metrics.jsonl:{number}: is no row, and is passed over\n"
+            for verb in (["checkpoint", "ls", "a"], ["compare", "a", "a", "--json"], ["checkpoint", "convert", "a", f"c{number}", "--best"]):
+                _, err = self.run_to_its_end(0, 1, *verb)
+                assert err == said, verb
+            _, err = self.run_to_its_end(0, 2, "generate", "a", "--best", "--prompt", "the", "--tokens", "1")
+            assert err == said
+            _, err = self.run_to_its_end(0, 2, "eval", "a", "--best", "--text", "corpus.txt")
+            assert err.count(said) == 1, err
+        self.write("a/metrics.jsonl", "".join(lines) + '{"step": 6, "lo')
+        assert self.run_to_its_end(0, 1, "checkpoint", "ls", "a")[1] == ""
+        # A run drops the last lines; those between its rows stay, and its report is without them.
+        self.write("a/metrics.jsonl", "".join([*lines[:1], "x\n", *lines[2:], "y\n"]))
+        _, err = self.train(75, 2, self.deck("a"), *often, "--stop-at", "7")
+        told = [f"{line}: is no row, and is {fate}" for line, fate in ((2, "passed over"), (6, "dropped"), (6, "passed over"))]
+        assert sorted(err.splitlines()) == [self.path("a", "metrics.jsonl:") + line for line in told]
+        assert [json.loads(line)["step"] for line in self.read("a", "metrics.jsonl").splitlines()[2:]] == [3, 4, 5, 6, 7]
+
     def test_paths_that_are_no_utf8(self):
         self.train(75, 1, self.deck("a"), "--stop-at", "1")
         for name in ("one", "two"):
