@@ -312,6 +312,14 @@ class Folders(runs.Runs):
         assert f"lost {said} bf16: kept_tessera has numbers there" in err
         assert not os.path.exists(self.path("lost"))
 
+    def test_thousands_of_differences_are_counted(self):
+        small_folders.llama(self.path("deep"), num_hidden_layers=200)
+        _, err = self.run_to_its_end(5, 1, "checkpoint", "convert", "deep", "lost")
+        lines = err.splitlines()
+        assert len(lines) == 9
+        assert [line.startswith("deep: missing: model.layers.") for line in lines[:8]] == [True] * 8
+        assert lines[8] == f"deep: missing: and {199 * 9 - 8} more"
+
     def test_a_model_that_no_folder_expresses(self):
         self.train(75, 1, self.deck("wide", None), "--stop-at", "1", "--set", "model.qk_norm=true", "--set", "model.qk_norm_over=width")
         _, err = self.run_to_its_end(5, 1, "checkpoint", "convert", "wide", "lost", "--to", "safetensors")
