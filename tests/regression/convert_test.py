@@ -275,6 +275,9 @@ class Conversions(runs.InFolder):
                 losses.append(json.loads(file.readline())["loss"])
         assert abs(losses[0] - losses[1]) <= 2e-2  # weights are bf16 there
         assert "--upcycle" in self.tool(2, "convert", "dense", "none", "--upcycle", "experts=4")
+        assert "is empty" in self.tool(2, "convert", "dense", "none", "--upcycle", "")
+        for twice in ("experts=8,top_k=2,experts=4", "experts=4,top_k=2,seed=1,seed=1"):
+            assert "is there twice" in self.tool(2, "convert", "dense", "none", "--upcycle", twice)
         assert "model.moe.top_k: " in self.tool(2, "convert", "dense", "none", "--upcycle", "experts=4,top_k=5")
         assert "model.moe: " in self.tool(5, "convert", "a", "none", "--upcycle", "experts=4,top_k=2")
         assert not os.path.exists(self.path("none"))
