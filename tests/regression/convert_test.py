@@ -292,7 +292,7 @@ class Conversions(runs.InFolder):
 
     def test_refusals_leave_nothing(self):
         before = sorted(os.listdir(self.folder))
-        assert "exists already" in self.tool(5, "convert", "a", "b")
+        assert "exists already, and is not replaced: give another name" in self.tool(5, "convert", "a", "b")
         assert "nowhere" in self.tool(5, "convert", "nowhere", "out")
         assert "--experts" in self.tool(2, "convert", "a", "out", "--to", "safetensors", "--experts", "single")
         self.tool(2, "convert", "a", "out", "--dtype", "fp16")
