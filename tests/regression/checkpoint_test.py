@@ -557,6 +557,13 @@ class Checkpoints(runs.Runs):
             self.train(0, 2, self.deck(name, ""), *settings)
             assert self.final(name) == self.final("whole")
 
+    def test_a_line_end_in_the_name_of_what_is_resumed(self):
+        self.train(0, 2, self.deck("whole", ""))
+        self.train(75, 2, self.deck("a", ""), "--stop-at", "4")
+        os.rename(self.path("a"), self.path("one\ntwo"))
+        self.train(0, 2, self.deck("b", ""), "--resume", "one\ntwo")
+        assert self.final("b") == self.final("whole")
+
     def test_damage_is_named_and_passed_over(self):
         self.train(75, 1, self.deck("a"), "--stop-at", "4")
         newest = os.path.join(self.folder, "a", "step_00000004", "model.h5")
