@@ -135,7 +135,7 @@ class Upcycled final : public ModelReader {
 
 Upcycling read_upcycling(const std::string& text) {
   Upcycling how;
-  std::istringstream words(text);
+  std::istringstream words(text + ',');  // a comma at the text's end leaves an empty word, which is refused
   std::set<std::string> given;
   for (std::string word; std::getline(words, word, ',');) {
     const std::size_t equal = word.find('=');

@@ -276,6 +276,8 @@ class Conversions(runs.InFolder):
         assert abs(losses[0] - losses[1]) <= 2e-2  # weights are bf16 there
         assert "--upcycle" in self.tool(2, "convert", "dense", "none", "--upcycle", "experts=4")
         assert "is empty" in self.tool(2, "convert", "dense", "none", "--upcycle", "")
+        for gap in ("experts=8,top_k=2,", "experts=8,,top_k=2"):
+            assert '"": takes experts=N' in self.tool(2, "convert", "dense", "none", "--upcycle", gap)
         for twice in ("experts=8,top_k=2,experts=4", "experts=4,top_k=2,seed=1,seed=1"):
             assert "is there twice" in self.tool(2, "convert", "dense", "none", "--upcycle", twice)
         assert "model.moe.top_k: " in self.tool(2, "convert", "dense", "none", "--upcycle", "experts=4,top_k=5")
