@@ -84,6 +84,17 @@ const CLI::Validator a_number(
     },
     "");
 
+/// Reads "5,9,33", where CLI11 drops the gap of "5,,33"; nothing, if a part is no number of 32 bits.
+std::optional<std::vector<std::int32_t>> ids_in(const std::string& text) {
+  std::vector<std::int32_t> ids;
+  for (const char *at = text.data(), *const end = at + text.size();; ++at) {
+    const auto read = std::from_chars(at, end, ids.emplace_back());
+    if (read.ec != std::errc() || (read.ptr != end && *read.ptr != ',')) return std::nullopt;
+    if (read.ptr == end) return ids;
+    at = read.ptr;
+  }
+}
+
 /// Takes digits as a decimal number, where CLI11 takes those behind a zero as octal, and wraps what has no room.
 const CLI::Validator decimal(
     [](std::string& text) {
@@ -275,10 +286,12 @@ class Parser {
     CLI::Option* const prompt =
         verb->add_option("--prompt", generate_.prompt, "What to continue; -: standard input; without it the deck's")
             ->type_name("TEXT|-");
-    verb->add_option("--prompt-ids", generate_.prompt_ids, "The same as token ids, for a model without a tokenizer")
-        ->delimiter(',')
-        ->transform(decimal)
-        ->check([](const std::string& id) { return std::string(id.empty() ? "an id is missing" : ""); })
+    verb->add_option_function<std::string>(
+            "--prompt-ids", [this](const std::string& text) { generate_.prompt_ids = ids_in(text).value(); },
+            "The same as token ids, for a model without a tokenizer")
+        ->check([](const std::string& text) {
+          return std::string(ids_in(text) ? "" : "an id is missing or none: they are whole numbers, as 5,9,33");
+        })
         ->excludes(prompt)
         ->type_name("ID,...");
     verb->add_option("--prompts", generate_.prompts,
@@ -448,6 +461,7 @@ class Parser {
     verb->add_option("--upcycle", convert_.upcycling,
                      "Make a mixture of a dense model, each expert a copy of its layer: experts=8,top_k=2"
                      "[,first_dense=][,every=][,seed=]")
+        ->check([](const std::string& text) { return std::string(text.empty() ? "is empty: experts=8,top_k=2" : ""); })
         ->type_name("TEXT");
     verb->add_flag("--codes", convert_.codes,
                    "With --to safetensors: weights as the codes that training multiplies, all else in bf16");

@@ -21,6 +21,7 @@
 #include "core/config/recipe_schedule.hpp"
 #include "io/checkpoint/folder.hpp"
 #include "io/checkpoint/reader.hpp"
+#include "io/files/json_text.hpp"
 #include "io/metrics/console.hpp"
 #include "io/metrics/metrics_log.hpp"
 #include "kernels/base/runtime.hpp"

@@ -17,6 +17,7 @@
 #include "io/checkpoint/reader.hpp"
 #include "io/checkpoint/storage.hpp"
 #include "io/files/access.hpp"
+#include "io/files/json_text.hpp"
 #include "io/metrics/console.hpp"
 #include "io/metrics/metrics_log.hpp"
 #include "kernels/base/attempt.hpp"
@@ -224,7 +225,7 @@ int run_checkpoint_ls(const CheckpointOptions& options) {
   if (rows.empty() && entry_at(fs::path(options.path) / manifest_file) != Entry::none)
     rows.push_back(listed(options.path));
   if (options.format == Format::json)
-    fmt::print("{}\n", rows.dump());
+    fmt::print("{}\n", json_text(rows));
   else if (const std::string runs = runs_text(options.path); rows.empty())
     fmt::print("{}: holds no checkpoints{}{}\n", options.path, runs.empty() ? "" : "; ", runs);
   else
@@ -252,7 +253,7 @@ int run_checkpoint_inspect(const CheckpointOptions& options) {
       json["optimizer"][tensor.slot].push_back(described(tensor));
   }
   if (options.format == Format::json) {
-    fmt::print("{}\n", json.dump());
+    fmt::print("{}\n", json_text(json));
     return 0;
   }
   fmt::print("{}\nstep {}, {} tokens, {}, format {}, saved by {} ranks, experts {}, content digest {}, chain {}\n",
@@ -281,7 +282,8 @@ int run_checkpoint_verify(const CheckpointOptions& options) {
       fmt::print("{}: every byte is as it was saved\n", folder.string());
     std::fflush(stdout);
   }
-  if (options.format == Format::json) fmt::print("{}\n", Json{{"ok", failures.empty()}, {"failures", failures}}.dump());
+  if (options.format == Format::json)
+    fmt::print("{}\n", json_text(Json{{"ok", failures.empty()}, {"failures", failures}}));
   return code_of(all);
 }
 
@@ -305,7 +307,7 @@ int run_checkpoint_diff(const CheckpointOptions& options) {
     for (const auto& [path, values] : counters)
       fmt::print("{:<60} {}; {}\n", path, values[0].dump(), values[1].dump());
   if (options.format == Format::json)
-    fmt::print("{}\n", Json{{"equal", equal}, {"tensors", tensors}, {"counters", counters}}.dump());
+    fmt::print("{}\n", json_text(Json{{"equal", equal}, {"tensors", tensors}, {"counters", counters}}));
   else
     fmt::print("{}\n", equal ? "equal" : "different");
   return equal ? 0 : 1;

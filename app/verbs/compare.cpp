@@ -7,6 +7,8 @@
 
 #include "app/verbs/verbs.hpp"
 #include "core/config/values.hpp"
+#include "io/files/access.hpp"
+#include "io/files/json_text.hpp"
 #include "io/files/text_file.hpp"
 #include "io/report/compare_page.hpp"
 #include "io/report/grouped_runs.hpp"
@@ -23,12 +25,9 @@ ComparedRun read_run(const std::string& directory, Problems& problems) {
   ComparedRun run;
   run.name = directory;
   const fs::path folder = directory, deck = folder / "deck.resolved.yaml";
-  std::error_code unknown;
-  if (!fs::exists(folder / metrics_file, unknown) || !fs::exists(deck, unknown)) {
-    problems.add(Exit::file, directory + ": is no run directory: it needs metrics.jsonl and deck.resolved.yaml");
-    return run;
-  }
   attempt(problems, [&] {
+    if (entry_at(folder / metrics_file) == Entry::none || entry_at(deck) == Entry::none)
+      throw Error(Exit::file, directory + ": is no run directory: it needs metrics.jsonl and deck.resolved.yaml");
     run.rows = read_metrics(folder / metrics_file);
     run.quantization = read_quantization(folder / quantization_file);
     run.settings = values_of(parse_saved_deck(read_text_file(deck), deck.string()).config);
@@ -149,7 +148,7 @@ int run_compare_traces(const CompareOptions& options) {
     if (found)
       json["difference"] = {{"step", found->step}, {"stage", found->stage}, {"tensor", found->tensor},
                             {"a", found->a},       {"b", found->b}};
-    fmt::print("{}\n", json.dump(2));
+    fmt::print("{}\n", json_text(json, 2));
   } else {
     fmt::print("{}\n", difference_text(comparison));
   }
@@ -170,7 +169,7 @@ int run_compare(const CompareOptions& options) {
   if (options.out || !json)
     page = write_page(options.out, groups ? grouped_page(*groups, runs) : comparison_page(runs));
   if (json)
-    fmt::print("{}\n", (groups ? to_json(*groups) : to_json(runs)).dump(2));
+    fmt::print("{}\n", json_text(groups ? to_json(*groups) : to_json(runs), 2));
   else
     fmt::print("{}{}\n", groups ? grouped_text(*groups) : comparison_text(runs), page);
   return 0;

@@ -20,6 +20,7 @@
 #include "app/verbs/verbs.hpp"
 #include "core/comm/make_on_all.hpp"
 #include "core/config/recipe_schedule.hpp"
+#include "io/files/json_text.hpp"
 #include "io/metrics/console.hpp"
 #include "io/metrics/metrics_log.hpp"
 #include "kernels/base/attempt.hpp"
@@ -30,7 +31,7 @@
 namespace tessera {
 namespace {
 
-std::string quoted(const std::string& text) { return nlohmann::json(text).dump(); }
+std::string quoted(const std::string& text) { return json_text(nlohmann::json(text)); }
 
 /// The evaluation of a set, for its reader.
 struct AnswerSet {
@@ -153,7 +154,9 @@ int eval_deck(const EvalOptions& options, Mpi& mpi, Control& control) {
   control.wait_at_most(config.comm.timeout());
   Problems problems;
   std::string path;
-  attempt(problems, [&] { path = chosen_step(options.checkpoint, options.step).string(); });
+  attempt(problems, [&] {
+    if (control.rank() == 0) path = chosen_step(options.checkpoint, options.step).string();
+  });
   control.agree(problems);
   const GivenWeights given = open_weights(path, control, nullptr, options.weights);
   if (const std::size_t segment = segment_of(config, given.counters.step); segment != run.segment)
@@ -179,7 +182,9 @@ int eval_deck(const EvalOptions& options, Mpi& mpi, Control& control) {
 int eval_text(const EvalOptions& options, Mpi& mpi, Control& control) {
   Problems problems;
   std::string path;
-  attempt(problems, [&] { path = path_of_weights(options.deck, options.step); });
+  attempt(problems, [&] {
+    if (control.rank() == 0) path = path_of_weights(options.deck, options.step);
+  });
   control.agree(problems);
   const GivenWeights given = open_weights(path, control, nullptr, options.weights);
   Deck deck;

@@ -22,6 +22,7 @@
 #include "io/convert/hf_companions.hpp"
 #include "io/data/utf8.hpp"
 #include "io/files/access.hpp"
+#include "io/files/json_text.hpp"
 #include "io/files/text_file.hpp"
 #include "io/metrics/console.hpp"
 #include "io/text/tokenizer.hpp"
@@ -181,7 +182,7 @@ class Output {
     Json json = {{"prompt", text_of(prompt_.text)}, {"prompt_tokens", prompt_.ids}, {"tokens", ids_}};
     json["text"] = encoding_ ? Json(text_of(bytes_)) : Json();
     json["seconds"] = seconds;
-    if (speaking_) fmt::print("{}\n", json.dump());
+    if (speaking_) fmt::print("{}\n", json_text(json));
   }
 
  private:
@@ -220,7 +221,9 @@ int generate_text(const GenerateOptions& options, Mpi& mpi, Control& control) {
   Problems problems;
   std::string path;
   if (const std::string mistake = mpi.launch_mistake(); !mistake.empty()) problems.add(Exit::environment, mistake);
-  attempt(problems, [&] { path = path_of_weights(options.model, options.step); });
+  attempt(problems, [&] {
+    if (control.rank() == 0) path = path_of_weights(options.model, options.step);
+  });
   control.agree(problems);
   GivenWeights given = open_weights(path, control, nullptr, options.weights);
   const std::chrono::seconds patience = given.config.comm.timeout();

@@ -7,6 +7,7 @@
 #include "app/cli/waiting.hpp"
 #include "app/training/tell/utilisation.hpp"
 #include "app/verbs/verbs.hpp"
+#include "io/files/json_text.hpp"
 #include "io/metrics/console.hpp"
 #include "kernels/base/runtime.hpp"
 
@@ -53,7 +54,7 @@ int run_info(const InfoOptions& options) {
     json["gpus"] = to_json(gpus);
     json["peak_flops"] = nullptr;
     if (bf16 && fp32) json["peak_flops"] = {{"device", bf16->device}, {"bf16", bf16->flops}, {"fp32", fp32->flops}};
-    fmt::print("{}\n", json.dump());
+    fmt::print("{}\n", json_text(json));
     return 0;
   }
   fmt::print("tessera    {}, {}\ncompiler   {}, {}, for {}\nback end   {}\n", build.version, build.git_sha,

@@ -1,5 +1,6 @@
 #include <cstdio>
 #include <filesystem>
+#include <optional>
 
 #include <fmt/format.h>
 
@@ -8,6 +9,7 @@
 #include "io/checkpoint/reader.hpp"
 #include "io/convert/hf_folder.hpp"
 #include "io/convert/quantize_file.hpp"
+#include "io/files/access.hpp"
 #include "kernels/base/runtime.hpp"
 
 namespace tessera {
@@ -31,10 +33,10 @@ int run_quantize(const QuantizeOptions& options) {
     if (path.empty()) throw Error(Exit::usage, std::string(name) + ": is empty");
   const Runtime runtime(static_cast<int>(host_threads(1)));
   // A run or a step stands for its model.h5, as with the other verbs.
-  std::error_code absent;
-  const bool step = std::filesystem::is_directory(options.in, absent) && !is_hf_folder(options.in);
+  std::optional<Checkpoint> step;
+  if (entry_at(options.in) == Entry::folder && !is_hf_folder(options.in)) step.emplace(find_checkpoint(options.in));
   QuantizeFileOptions file;
-  file.in = step ? find_checkpoint(options.in) / model_file : std::filesystem::path(options.in);
+  file.in = step ? step->folder() / model_file : std::filesystem::path(options.in);
   file.out = options.out;
   file.tensors = options.tensors;
   file.precision = options.precision;
@@ -47,7 +49,7 @@ int run_quantize(const QuantizeOptions& options) {
                                            options.in));
     if (options.precision == Precision::as_given)
       throw Error(Exit::usage, "--no-bf16: training rounds weights to bf16 first: give --format too, or leave it out");
-    file.formats = trained_in(Checkpoint(find_checkpoint(options.in)));
+    file.formats = trained_in(*step);
   }
   const QuantizeReport report = quantize_file(file);
   fmt::print("{}", options.answer == Format::json ? report.json() + "\n" : report.text());

@@ -10,6 +10,7 @@
 #include "io/checkpoint/phase.hpp"
 #include "io/files/access.hpp"
 #include "io/files/fault.hpp"
+#include "io/files/json_text.hpp"
 #include "io/files/posix_file.hpp"
 #include "io/files/text_file.hpp"
 
@@ -58,7 +59,7 @@ void write(const Branch& branch) {
                                        {"leaves", branch.leaves},
                                        {"records", branch.records},
                                        {"begun", branch.begun}};
-  replace_text_file(file_of(branch.run), json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + '\n');
+  replace_text_file(file_of(branch.run), json_text(json, 2) + '\n');
   sync_folder(branch.run);
 }
 

@@ -7,6 +7,9 @@
 
 namespace tessera {
 
+/// Describes a model of Hugging Face; not a companion, since a conversion writes its own.
+inline constexpr const char* hf_config_file = "config.json";
+
 inline constexpr const char* tokenizer_file = "tokenizer.json";
 inline constexpr const char* tokenizer_config_file = "tokenizer_config.json";
 inline constexpr const char* generation_config_file = "generation_config.json";

@@ -121,17 +121,40 @@ std::vector<std::uint64_t> arrived(const TensorSource& source, const StateDict& 
   return on_host;
 }
 
-/// Loads every tensor of `state` that has a counterpart and compares its bytes with their digest. Collective over the
-/// world.
+/// The digest of this rank's share of a stored tensor's elements from `first` on, which no rank's state takes. Local.
+std::uint64_t digest_of_rest(const TensorSource& source, const StoredTensor& stored, std::int64_t first,
+                             const Control& control) {
+  constexpr std::int64_t most = std::int64_t{1} << 20;  // elements held at a time
+  const std::int64_t rest = stored.shape.elements() - first;
+  const auto begin_of = [&](int rank) { return first + rest * rank / control.size(); };
+  const std::int64_t end = begin_of(control.rank() + 1);
+  std::vector<std::byte> elements;
+  std::uint64_t sum = 0;
+  for (std::int64_t at = begin_of(control.rank()); at < end; at += most) {
+    const std::int64_t count = std::min(most, end - at);
+    elements.resize(static_cast<std::size_t>(count * size_of(stored.type)));
+    source.read(stored, at, count, elements.data());
+    sum += host_digest(elements.data(), stored.type, count, at);
+  }
+  return sum;
+}
+
+/// Loads every tensor of `state` that has a counterpart and compares its bytes with their digest. A longer counterpart
+/// is read to its end for that: its digest covers the rows that are not taken too. Collective over the world.
 void load_tensors(const TensorSource& source, const StoredTensors& found, StateDict& state, Device& device,
                   Control& control) {
   Problems problems;
   std::vector<std::uint64_t> digests(state.tensors.size());
-  attempt(problems, [&] { digests = arrived(source, state, found, device); });
+  attempt(problems, [&] {
+    digests = arrived(source, state, found, device);
+    for (std::size_t i = 0; i < digests.size() && source.has_digests(); ++i)
+      if (const std::int64_t taken = state.tensors[i].shape.elements(); found[i] && found[i]->shape.elements() > taken)
+        digests[i] += digest_of_rest(source, *found[i], taken, control);
+  });
   control.agree(problems);
   control.sum(digests.data(), static_cast<int>(digests.size()));
   for (std::size_t i = 0; i < digests.size() && source.has_digests(); ++i)
-    if (found[i] && found[i]->shape.elements() <= state.tensors[i].shape.elements() && digests[i] != found[i]->digest)
+    if (found[i] && digests[i] != found[i]->digest)
       problems.add(Exit::file,
                    fmt::format("{}: {} holds other bytes than were saved", source.name(), state.tensors[i].path()));
   control.agree(problems);

@@ -24,15 +24,13 @@ namespace {
 
 Error unfit(const fs::path& path, const std::string& why) { return {Exit::file, path.string() + ": " + why}; }
 
-/// Whether a run has begun to write its records there.
-bool is_run(const fs::path& folder) {
-  return entry_at(folder / "LOCK") != Entry::none || entry_at(folder / "run.json") != Entry::none;
-}
-
 /// What a folder without a manifest is instead of a checkpoint.
 std::string what_instead(const fs::path& folder) {
   if (is_run(folder)) return "is a run directory without a saved step: checkpoint.every_steps says when the run saves";
   if (const std::string runs = runs_text(folder); !runs.empty()) return "is no checkpoint: " + runs;
+  if (entry_at(folder / hf_config_file) != Entry::none)
+    return "is a Hugging Face folder, which has neither digests nor the state of a run: convert it first, by "
+           "`tessera checkpoint convert FOLDER DST`; a run starts with its weights by checkpoint.init_from";
   const auto is_weights = [](const fs::path& file) { return file.extension() == ".safetensors"; };
   if (std::ranges::any_of(list_folder(folder).value_or(std::vector<fs::path>()), is_weights))
     return "holds safetensors without the config.json by which a Hugging Face folder says its model: put it there";
@@ -240,6 +238,11 @@ std::string Checkpoint::reason_not_resumable() const {
 
 std::string reason_not_resumable(const fs::path& folder) {
   return reason(folder, [](const Checkpoint& checkpoint) { return checkpoint.reason_not_resumable(); });
+}
+
+bool is_run(const fs::path& folder) {
+  const bool records = entry_at(folder / "LOCK") != Entry::none || entry_at(folder / "run.json") != Entry::none;
+  return records || !step_folders(folder).empty() || !abandoned_folders(folder).empty();
 }
 
 std::string runs_text(const fs::path& folder) {

@@ -90,6 +90,9 @@ std::string why_invalid(const std::filesystem::path& folder);
 /// why_invalid().
 std::string reason_not_resumable(const std::filesystem::path& folder);
 
+/// Whether a run has begun to write its records there, or its steps lie there. Throws as step_folders().
+bool is_run(const std::filesystem::path& folder);
+
 /// "it holds runs, ...": what to name in the place of a folder that holds run directories with steps; empty for others.
 std::string runs_text(const std::filesystem::path& folder);
 

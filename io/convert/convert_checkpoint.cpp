@@ -10,6 +10,7 @@
 #include "io/checkpoint/reader.hpp"
 #include "io/convert/hf_companions.hpp"
 #include "io/convert/hf_folder.hpp"
+#include "io/files/json_text.hpp"
 #include "io/metrics/console.hpp"
 
 namespace tessera {
@@ -78,6 +79,44 @@ std::unique_ptr<ModelWriter> target_of(const ConvertOptions& options, const Mode
   return write_checkpoint(options.to, facts);
 }
 
+/// Elements of one tensor that are not finite, as they were read and as they are to be written.
+struct NonFinite {
+  std::uint64_t read = 0, written = 0;
+
+  /// Throws Error{numerical} if any is to be written, in whatever format, as a run's save does.
+  void refuse(const ConvertOptions& options, const StateTensor& to) const {
+    if (written == 0) return;
+    std::string remedy;
+    if (read == 0)
+      remedy = fmt::format(": {} has numbers there that {} cannot express; {}", options.from.string(),
+                           name_of(to.type), options.codes ? "leave --codes out" : "give --dtype fp32");
+    throw Error(Exit::numerical, fmt::format("{} is refused: {} of the {} elements of {} are not finite in {}{}",
+                                             options.to.string(), written, to.shape.elements(), to.path(),
+                                             to.type == DType::f32 ? "fp32" : name_of(to.type), remedy));
+  }
+};
+
+/// Copies a tensor in blocks from one model to another, each in its type.
+void copy_tensor(const ConvertOptions& options, ModelReader& source, ModelWriter& target, std::size_t index,
+                 const StateTensor& described) {
+  const DType from = source.facts().tensors[index].type, to = described.type;
+  const std::int64_t elements = described.shape.elements();
+  std::vector<std::byte> read, written;
+  NonFinite wrong;
+  for (std::int64_t first = 0; first < elements; first += options.block_elements) {
+    const std::int64_t count = std::min(options.block_elements, elements - first);
+    read.resize(static_cast<std::size_t>(count * size_of(from)));
+    written.resize(static_cast<std::size_t>(count * size_of(to)));
+    source.read(index, first, count, read.data());
+    convert_elements(written.data(), to, read.data(), from, count);
+    wrong.read += non_finite(read.data(), from, count);
+    wrong.written += non_finite(written.data(), to, count);
+    target.write(index, first, count, written.data());
+  }
+  source.finish(index);
+  wrong.refuse(options, described);
+}
+
 }  // namespace
 
 ConvertReport convert_checkpoint(const ConvertOptions& options) {
@@ -93,22 +132,12 @@ ConvertReport convert_checkpoint(const ConvertOptions& options) {
   report.tensors = std::ssize(facts.tensors);
   report.experts = facts.origin.experts;
   report.told = told_of(options, facts);
-  std::vector<std::byte> read, written;
   for (std::size_t i = 0; i < facts.tensors.size(); ++i) {
-    const DType from = source->facts().tensors[i].type, to = facts.tensors[i].type;
+    copy_tensor(options, *source, *target, i, facts.tensors[i]);
     const std::int64_t elements = facts.tensors[i].shape.elements();
-    for (std::int64_t first = 0; first < elements; first += options.block_elements) {
-      const std::int64_t count = std::min(options.block_elements, elements - first);
-      read.resize(static_cast<std::size_t>(count * size_of(from)));
-      written.resize(static_cast<std::size_t>(count * size_of(to)));
-      source->read(i, first, count, read.data());
-      convert_elements(written.data(), to, read.data(), from, count);
-      target->write(i, first, count, written.data());
-    }
-    source->finish(i);
     report.elements += elements;
-    report.bytes += elements * size_of(to);
-    if (facts.tensors[i].slot == "model") report.type = to;
+    report.bytes += elements * size_of(facts.tensors[i].type);
+    if (facts.tensors[i].slot == "model") report.type = facts.tensors[i].type;
   }
   report.content_digest = target->commit();
   return report;
@@ -127,7 +156,7 @@ std::string ConvertReport::json() const {
                                  {"content_digest", nullptr}};
   if (target == Target::tessera) json["expert_layout"] = name_of(experts);
   if (content_digest) json["content_digest"] = *content_digest;
-  return json.dump();
+  return json_text(json);
 }
 
 std::string ConvertReport::text() const {

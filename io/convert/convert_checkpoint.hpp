@@ -44,7 +44,8 @@ struct ConvertReport {
 /// Converts a model between formats, tensor by tensor and in pieces: memory does not depend on the model's size. A
 /// checkpoint's digests are verified while it is read; converting fp32 with all state to fp32 keeps the content digest.
 /// The destination appears whole, by a rename, or not at all. Throws Error{file} if the source cannot be read or the
-/// destination exists, Error{environment} if the disk fails. Local.
+/// destination exists, Error{environment} if the disk fails. Values that are not finite in their new type are an
+/// Error{numerical}, as in a run's save. Local.
 ConvertReport convert_checkpoint(const ConvertOptions& options);
 
 }  // namespace tessera

@@ -334,6 +334,12 @@ ModelConfig read_model(Reader& reader, Family family) {
   throw Error(Exit::internal, "read_model: a family without a reader");
 }
 
+/// Refuses other blocks than those that are read. Scales fit many sizes of blocks by their shapes alone.
+void require_blocks(Reader& reader, const std::string& key, const nlohmann::ordered_json& blocks) {
+  if (!blocks.is_null() && blocks != nlohmann::ordered_json({128, 128}))
+    reader.refuse(key, blocks.dump() + ", and scales of blocks of [128,128] are read");
+}
+
 /// What a folder of codes says of them. Which layout a weight has, its tensors say.
 void read_quantization(Reader& reader) {
   constexpr const char* key = "quantization_config";
@@ -344,6 +350,8 @@ void read_quantization(Reader& reader) {
                                  : "";
   if (method != "fp8" && method != "compressed-tensors" && method != "modelopt")
     reader.refuse(key, said.dump() + ", whose quant_method is none of fp8, compressed-tensors and modelopt");
+  else if (said.contains("weight_block_size"))
+    require_blocks(reader, std::string(key) + ".weight_block_size", said["weight_block_size"]);
 }
 
 }  // namespace

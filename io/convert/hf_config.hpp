@@ -5,11 +5,10 @@
 #include <string>
 
 #include "core/config/config.hpp"
+#include "io/checkpoint/companions.hpp"
 #include "io/convert/hf_names.hpp"
 
 namespace tessera {
-
-inline constexpr const char* hf_config_file = "config.json";
 
 /// A model of another program: its family, and a config with `model` and the fewest other keys that a deck must give.
 struct ForeignModel {

@@ -149,8 +149,11 @@ class HfReader final : public ModelReader {
     for (StateTensor& tensor : facts_.tensors) place(tensor, used, problems);
     for (const auto& [name, source] : shards_.all())
       if (!used.contains(name) && !is_redundant(foreign_.family, facts_.model, name))
-        problems.add(Exit::file, fmt::format("{}: extra: {} {} is no tensor of this {}", folder.string(), name,
-                                             source.tensor.shape.text(), name_of(foreign_.family)));
+        complain("extra", fmt::format("{} {} is no tensor of this {}", name, source.tensor.shape.text(),
+                                      name_of(foreign_.family)), problems);
+    for (const auto& [kind, count] : complaints_)
+      if (count > shown)
+        problems.add(Exit::file, fmt::format("{}: {}: and {} more", folder.string(), kind, count - shown));
     problems.raise();
     if (coded_ > 0) tell_of_codes();
     config.precision.compute = wide_ ? Compute::fp32 : Compute::bf16;
@@ -208,9 +211,15 @@ class HfReader final : public ModelReader {
                                           folder_.string(), head.tensor.name, table.place.name, hf_config_file));
   }
 
+  static constexpr std::int64_t shown = 8;  ///< complaints of a kind: a wrong configuration makes thousands
+
+  void complain(const std::string& kind, const std::string& what, Problems& problems) {
+    if (++complaints_[kind] <= shown)
+      problems.add(Exit::file, fmt::format("{}: {}: {}", folder_.string(), kind, what));
+  }
+
   void place(StateTensor& tensor, std::set<std::string>& used, Problems& problems) {
     std::vector<ReadPiece>& pieces = pieces_.emplace_back();
-    const auto complain = [&](const std::string& what) { problems.add(Exit::file, folder_.string() + ": " + what); };
     bool narrow = true;
     const auto find = [&](const std::string& name) -> std::optional<LocatedTensor> {
       const ShardTensor* const found = shards_.find(name);
@@ -221,7 +230,7 @@ class HfReader final : public ModelReader {
       if (auto codes = CodedWeight::find(piece.name, piece.shape, find, why)) {
         if (piece.orientation == Orientation::transposed)
           why.push_back(piece.name + ": its family stores it transposed, and codes of such a matrix are not read");
-        for (const std::string& one : why) complain(one);
+        for (const std::string& one : why) complain("codes", one, problems);
         used.insert(codes->names().begin(), codes->names().end());
         narrow = false;
         ++coded_;
@@ -230,18 +239,19 @@ class HfReader final : public ModelReader {
       }
       const ShardTensor* const source = shards_.find(piece.name);
       if (!source) {
-        complain("missing: " + piece.name);
+        complain("missing", piece.name, problems);
         continue;
       }
       const SourceTensor& found = source->tensor;
       used.insert(found.name);
       if (!found.unreadable.empty())
-        complain(fmt::format("type: {} is {}; fp32, fp16 and bf16 are read", found.name, found.unreadable));
+        complain("type", fmt::format("{} is {}; fp32, fp16 and bf16 are read", found.name, found.unreadable), problems);
       else if (found.type != DType::f32 && found.type != DType::bf16)
-        complain(fmt::format("type: {} is {}; fp32, fp16 and bf16 are read", found.name, name_of(found.type)));
+        complain("type", fmt::format("{} is {}; fp32, fp16 and bf16 are read", found.name, name_of(found.type)),
+                 problems);
       else if (found.shape != piece.shape)
-        complain(fmt::format("shape: {} is {}, and its configuration says {}", found.name, found.shape.text(),
-                             piece.shape.text()));
+        complain("shape", fmt::format("{} is {}, and its configuration says {}", found.name, found.shape.text(),
+                                      piece.shape.text()), problems);
       narrow = narrow && found.type == DType::bf16;
       wide_ = wide_ || (found.type != DType::bf16 && !is_counted(tensor.role));
       pieces.push_back({std::move(piece), source, std::nullopt});
@@ -278,6 +288,7 @@ class HfReader final : public ModelReader {
   Shards shards_;
   ModelFacts facts_;
   std::vector<std::vector<ReadPiece>> pieces_;  ///< by canonical tensor
+  std::map<std::string, std::int64_t> complaints_{};  ///< by kind
   std::int64_t coded_ = 0;  ///< weights that the folder holds as codes
   bool wide_ = false;       ///< whether a weight is in fp32
   std::vector<std::uint16_t> narrow_;

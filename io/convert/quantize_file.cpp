@@ -11,6 +11,7 @@
 
 #include "core/config/keys.hpp"
 #include "io/convert/tensor_quantizer.hpp"
+#include "io/files/json_text.hpp"
 #include "io/files/new_file.hpp"
 #include "io/hdf5/file.hpp"
 
@@ -303,7 +304,7 @@ std::string QuantizeReport::json() const {
                               {"scale_exponents", exponents(t)}});
   }
   for (const SkippedTensor& s : skipped) all["skipped"].push_back({{"name", s.name}, {"reason", s.reason}});
-  return all.dump();
+  return json_text(all);
 }
 
 std::string QuantizeReport::text() const {

@@ -116,10 +116,6 @@ class NewCheckpoint final : public ModelWriter {
   void write(std::size_t index, std::int64_t first, std::int64_t count, const void* from) override {
     const StoredTensor& tensor = structure_->tensors[index];
     const std::int64_t size = size_of(tensor.type);
-    if (const std::uint64_t wrong = non_finite(from, tensor.type, count); wrong > 0)
-      throw Error(Exit::numerical,
-                  fmt::format("{} is refused: {} elements of {} from its {}th on are not finite in {}",
-                              folder_.path().string(), wrong, tensor.path(), first, name_of(tensor.type)));
     digests_[index] += host_digest(from, tensor.type, count, first);
     for (const StoredTensor::Dataset& dataset : tensor.datasets) {
       const std::int64_t begin = std::max(first, dataset.first), end = std::min(first + count, dataset.end());

@@ -15,7 +15,7 @@ enum class Extent { all, weights, averages };
 std::unique_ptr<ModelReader> read_checkpoint(const std::filesystem::path& folder, Extent extent);
 
 /// Begins a new checkpoint folder at `path`, committed like a run's own. Without optimizer state it has no
-/// optimizer.h5. Values that are not finite are refused as in a run's save (Error{numerical}).
+/// optimizer.h5.
 std::unique_ptr<ModelWriter> write_checkpoint(const std::filesystem::path& path, const ModelFacts& facts);
 
 }  // namespace tessera

@@ -8,6 +8,7 @@
 
 #include "io/checkpoint/stored_tensor.hpp"
 #include "io/convert/safetensors.hpp"
+#include "io/files/access.hpp"
 #include "io/hdf5/file.hpp"
 
 namespace tessera {
@@ -86,6 +87,9 @@ void read_elements(const PosixFile& file, const SourceTensor& tensor, std::int64
 
 std::vector<SourceTensor> list_tensors(const std::filesystem::path& path) {
   std::vector<SourceTensor> list;
+  if (entry_at(path) == Entry::folder)
+    throw Error(Exit::file, path.string() + ": is a folder: name a .safetensors or .h5 file in it, or convert it by "
+                                            "`tessera checkpoint convert` and name what that makes");
   if (named_as_hdf5(path))
     list = list_hdf5(path);
   else if (path.extension() == ".safetensors")

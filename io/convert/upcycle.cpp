@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 #include <map>
+#include <set>
 #include <sstream>
 
 #include "core/model/gpt.hpp"
@@ -134,7 +135,8 @@ class Upcycled final : public ModelReader {
 
 Upcycling read_upcycling(const std::string& text) {
   Upcycling how;
-  std::istringstream words(text);
+  std::istringstream words(text + ',');  // a comma at the text's end leaves an empty word, which is refused
+  std::set<std::string> given;
   for (std::string word; std::getline(words, word, ',');) {
     const std::size_t equal = word.find('=');
     const std::string key = word.substr(0, equal), value = equal == std::string::npos ? "" : word.substr(equal + 1);
@@ -148,6 +150,8 @@ Upcycling read_upcycling(const std::string& text) {
       throw Error(Exit::usage, fmt::format("--upcycle: \"{}\": takes experts=N,top_k=N, and first_dense=N, every=N and "
                                            "seed=N, separated by commas",
                                            word));
+    if (!given.insert(key).second)
+      throw Error(Exit::usage, fmt::format("--upcycle: \"{}\": {} is there twice: give each number once", text, key));
     if (key == "seed")
       how.seed = static_cast<std::uint64_t>(number);
     else

@@ -21,7 +21,9 @@ Error busy(const fs::path& beginning, const fs::path& name) {
 
 void refuse_existing(const fs::path& name) {
   std::error_code error;
-  if (fs::exists(fs::symlink_status(name, error))) throw Error(Exit::file, name.string() + ": exists already");
+  if (fs::exists(fs::symlink_status(name, error)))
+    throw Error(Exit::file,
+                name.string() + ": exists already, and is not replaced: give another name, or move it away");
 }
 
 bool clear_away(const fs::path& beginning, const fs::path& name) {

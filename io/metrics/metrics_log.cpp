@@ -75,10 +75,15 @@ std::vector<MetricsRow> read_metrics(const std::filesystem::path& path) {
   std::ifstream file(path);
   if (!file) throw Error(Exit::environment, fmt::format("{}: cannot be read: {}", path.string(), std::strerror(errno)));
   std::vector<MetricsRow> rows;
+  std::int64_t number = 0;
   for (std::string line; std::getline(file, line);) {
+    ++number;
     const auto json = nlohmann::ordered_json::parse(line, nullptr, false);
     const auto value = [&](const char* key) { return json.contains(key) ? json[key] : nlohmann::ordered_json(); };
-    if (!json.is_object() || !value("step").is_number_integer()) continue;
+    if (!json.is_object() || !value("step").is_number_integer()) {
+      if (!file.eof()) tell_of_no_row(path, number, "passed over");  // an unfinished last line is a killed run's
+      continue;
+    }
     const auto real = [&](const char* key) { return value(key).is_number() ? value(key).get<double>() : std::nan(""); };
     const auto single = [&](const char* key) { return static_cast<float>(real(key)); };
     const auto integer = [&](const char* key) {

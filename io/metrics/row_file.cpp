@@ -10,6 +10,7 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <string_view>
 #include <utility>
 
@@ -53,6 +54,13 @@ std::optional<RowKey> key_of(std::string_view line) {
 
 }  // namespace
 
+void tell_of_no_row(const std::filesystem::path& path, std::int64_t line, const std::string& fate) {
+  static std::set<std::string> told;  // a run reads its record many times
+  const std::string what = fmt::format("{}: is no row, and is {}", line, fate);
+  if (told.insert(std::filesystem::absolute(path).lexically_normal().string() + ':' + what).second)
+    fmt::print(stderr, "{}:{}\n", path.string(), what);
+}
+
 RowFile::RowFile(const std::filesystem::path& path, std::int64_t step) : path_(path) {
   file_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
   if (file_ < 0) throw unusable(path, errno);
@@ -66,6 +74,8 @@ RowFile::RowFile(const std::filesystem::path& path, std::int64_t step) : path_(p
   while (kept > 0) {
     const std::size_t begin = kept < 2 ? 0 : text.rfind('\n', kept - 2) + 1;
     const auto key = key_of(std::string_view(text).substr(begin, kept - 1 - begin));
+    if (!key && cause == 0)
+      tell_of_no_row(path, 1 + std::count(text.begin(), text.begin() + std::ptrdiff_t(begin), '\n'), "dropped");
     if (key) newest = std::max(newest, key->restart);
     if (key) reached_ = std::max(reached_, key->step);
     if (key && key->step <= step) break;

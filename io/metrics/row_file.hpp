@@ -7,12 +7,16 @@
 
 namespace tessera {
 
+/// Says on stderr, once, that a line (from 1) of a record is no row, and its fate: "passed over". Local.
+void tell_of_no_row(const std::filesystem::path& path, std::int64_t line, const std::string& fate);
+
 /// A record of a run in lines of JSON, each with the step that it belongs to, steps ascending. Rank 0 alone writes it.
 /// Local.
 class RowFile {
  public:
   /// Opens or creates the file, and drops what a run restored at `step` will write again: rows of later steps and an
-  /// unfinished last line. Throws Error{environment} with path, cause and remedy.
+  /// unfinished last line. Whole lines among them that are no rows are told. Throws Error{environment} with path, cause
+  /// and remedy.
   RowFile(const std::filesystem::path& path, std::int64_t step);
   ~RowFile();
   RowFile(const RowFile&) = delete;

@@ -1,4 +1,5 @@
 #include "io/metrics/run_record.hpp"
+#include "io/files/json_text.hpp"
 #include "kernels/digest/digest.hpp"
 
 #include <unistd.h>
@@ -75,7 +76,7 @@ Json starts_in(const std::string& text) {
 }
 
 /// Command lines and variables may hold any bytes; invalid UTF-8 becomes replacement characters.
-std::string text_of(const Json& json) { return json.dump(2, ' ', false, Json::error_handler_t::replace) + '\n'; }
+std::string text_of(const Json& json) { return json_text(json, 2) + '\n'; }
 
 }  // namespace
 

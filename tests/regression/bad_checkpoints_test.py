@@ -74,6 +74,14 @@ class BadCheckpoints(runs.Runs):
         self.refused(5, ["is neither"], "ls", "corpus.txt")
         assert self.tool(0, "ls", "empty") == []
 
+    def test_a_folder_of_hugging_face(self):
+        self.tool(0, "convert", "a", "hf", "--to", "safetensors")
+        words = ["hf: is a Hugging Face folder, which has neither digests nor the state of a run: convert it first"]
+        for verb in ("inspect", "verify"):
+            self.refused(5, words, verb, "hf")
+        self.refused(5, words, "diff", "a", "hf")
+        self.refused(5, words, "train", self.own, "--resume", "hf", "--set", "checkpoint.dir=new", ranks=2)
+
     def test_future_versions(self):
         for name, version in (("next", [1, 99]), ("later", [2, 0])):
             self.of_version(name, version)

@@ -276,6 +276,86 @@ class Checkpoints(runs.Runs):
         assert (err, self.final("a")) == ("", final)
         assert not [name for name in os.listdir(self.path("a")) if name == "LOCK" or name.startswith(".trash")]
 
+    def flip(self, *names):
+        """Changes a bit of a step's weights, which opening it does not show."""
+        path = self.path(*names, "model.h5")
+        with open(path, "r+b") as file:
+            file.seek(os.path.getsize(path) // 2)
+            byte = file.read(1)[0]
+            file.seek(-1, os.SEEK_CUR)
+            file.write(bytes([byte ^ 1]))
+
+    def test_the_step_that_stays_is_read_before_others_are_removed(self):
+        often = ["--set", "checkpoint.every_steps=1", "--set", "checkpoint.keep_last=9"]
+        self.train(75, 1, self.deck("a"), *often, "--stop-at", "4")
+        steps = lambda: [row["step"] for row in self.tool(0, "ls", "a") if row["valid"]]
+        self.flip("a", "step_00000004")
+        for more in ([], ["--dry-run"], ["--abandoned"]):
+            err = self.tool(5, "rm", "a", "1", "2", "3", *more)
+            assert "step_00000003: is the newest valid checkpoint" in err
+            assert re.search("a/step_00000004/model.h5: /model/.* holds other bytes than were saved", err)
+        assert steps() == [1, 2, 3, 4]
+        _, err = self.run_to_its_end(0, 1, "checkpoint", "rm", "a", "1")
+        assert re.fullmatch("a/step_00000004/model.h5: /model/.* holds other bytes than were saved\n", err)
+        self.flip("a", "step_00000003")
+        self.flip("a", "step_00000002")
+        err = self.tool(5, "rm", "a", "2", "3", "4")
+        assert "a: no step from which the run could go on is sound, so nothing is removed" in err
+        assert err.count("holds other bytes") == 3
+        for step in (2, 3):
+            self.flip("a", f"step_{step:08}")  # as it was
+        _, err = self.run_to_its_end(0, 1, "checkpoint", "rm", "a", "2", "4")
+        assert (err, steps()) == ("", [3])
+        out, _ = self.train(0, 1, self.deck("a"), *often)
+        assert "step_00000003" in out
+
+    def test_nothing_is_removed_of_what_is_no_run(self):
+        os.makedirs(self.path("empty"))
+        self.train(75, 1, self.deck("a", None), "--set", f"checkpoint.dir={self.path('runs', 'a')}", "--stop-at", "1")
+        for path, more in (("empty", ""), ("corpus.txt", ""), ("runs/a/step_00000001", ""), ("runs", ": it holds runs, of which one is to be named: runs/a")):
+            for what in ("--abandoned", "1"):
+                assert self.tool(5, "rm", path, what) == f"{path}: is no run directory{more}\n"
+        assert os.listdir(self.path("empty")) == []
+
+    def test_a_row_that_is_none_is_told_of_once(self):
+        often = ["--set", "checkpoint.every_steps=1", "--set", "checkpoint.keep_last=9", "--set", "eval.every_steps=1"]
+        self.train(75, 1, self.deck("a"), *often, "--stop-at", "5")
+        lines = self.read("a", "metrics.jsonl").splitlines(keepends=True)
+        for number, garbage in ((2, "\0" * 30 + "\n"), (4, "\n"), (3, '{"stop": 3}\n')):
+            broken = [*lines]
+            broken[number - 1] = garbage
+            self.write("a/metrics.jsonl", "".join(broken) + '{"step": 6, "lo')  # the last line as a killed run leaves it
+            said = f"a/metrics.jsonl:{number}: is no row, and is passed over\n"
+            for verb in (["checkpoint", "ls", "a"], ["compare", "a", "a", "--json"], ["checkpoint", "convert", "a", f"c{number}", "--best"]):
+                _, err = self.run_to_its_end(0, 1, *verb)
+                assert err == said, verb
+            _, err = self.run_to_its_end(0, 2, "generate", "a", "--best", "--prompt", "the", "--tokens", "1")
+            assert err == said
+            _, err = self.run_to_its_end(0, 2, "eval", "a", "--best", "--text", "corpus.txt")
+            assert err.count(said) == 1, err
+        self.write("a/metrics.jsonl", "".join(lines) + '{"step": 6, "lo')
+        assert self.run_to_its_end(0, 1, "checkpoint", "ls", "a")[1] == ""
+        # A run drops the last lines; those between its rows stay, and its report is without them.
+        self.write("a/metrics.jsonl", "".join([*lines[:1], "x\n", *lines[2:], "y\n"]))
+        _, err = self.train(75, 2, self.deck("a"), *often, "--stop-at", "7")
+        told = [f"{line}: is no row, and is {fate}" for line, fate in ((2, "passed over"), (6, "dropped"), (6, "passed over"))]
+        assert sorted(err.splitlines()) == [self.path("a", "metrics.jsonl:") + line for line in told]
+        assert [json.loads(line)["step"] for line in self.read("a", "metrics.jsonl").splitlines()[2:]] == [3, 4, 5, 6, 7]
+
+    def test_paths_that_are_no_utf8(self):
+        self.train(75, 1, self.deck("a"), "--stop-at", "1")
+        for name in ("one", "two"):
+            shutil.copytree(self.path("a"), self.path(name + "\udcff"))
+        for verb, *more in (["ls"], ["verify"], ["inspect"], ["diff", "two\udcff"], ["rm", "--abandoned"], ["convert", "three\udcff"],
+                            ["convert", "four\udcff", "--to", "safetensors"]):
+            told = self.tool(0, verb, "one\udcff", *more, errors="surrogateescape")
+            assert verb not in ("ls", "convert") or "one\ufffd" in json.dumps(told, ensure_ascii=False)
+        out, _ = self.run_to_its_end(5, 1, "checkpoint", "verify", "one\udcff/none", "--json")
+        assert "one\ufffd" in json.loads(out)["failures"][0]
+        for verb in (["compare", "one\udcff", "two\udcff", "--json"], ["quantize", "one\udcff", "--format", "fp8_tensor", "--out", "codes\udcff.h5", "--json"]):
+            out, _ = self.run_to_its_end(0, 1, *verb)
+            json.loads(out)
+
     def test_nothing_is_removed_while_a_run_trains_there(self):
         trace = runs.Paced(self.path("trace"))
         process = self.start(1, self.deck("a"), "--set", "checkpoint.every_steps=1", "--set", "checkpoint.keep_last=9", "--set", f"debug.trace={self.path('trace')}")
@@ -476,6 +556,13 @@ class Checkpoints(runs.Runs):
             self.train(75, 2, self.deck(name, ""), *settings, "--stop-at", "4")
             self.train(0, 2, self.deck(name, ""), *settings)
             assert self.final(name) == self.final("whole")
+
+    def test_a_line_end_in_the_name_of_what_is_resumed(self):
+        self.train(0, 2, self.deck("whole", ""))
+        self.train(75, 2, self.deck("a", ""), "--stop-at", "4")
+        os.rename(self.path("a"), self.path("one\ntwo"))
+        self.train(0, 2, self.deck("b", ""), "--resume", "one\ntwo")
+        assert self.final("b") == self.final("whole")
 
     def test_damage_is_named_and_passed_over(self):
         self.train(75, 1, self.deck("a"), "--stop-at", "4")

@@ -251,6 +251,22 @@ class Validate(Cli):
             os.chmod(deck, 0)
             assert "Permission denied" in self.expect(3, "validate", deck).stderr
 
+    def test_a_run_that_this_user_may_not_read(self):
+        os.mkdir(os.path.join(self.folder, "run"))
+        os.chmod(self.folder, 0o755)
+        os.chmod(os.path.join(self.folder, "run"), 0)
+        another = {"user": 65534, "group": 65534, "extra_groups": []} if os.geteuid() == 0 else {}
+        for verb, *more in (["compare", "run"], ["checkpoint", "ls"], ["checkpoint", "verify"], ["checkpoint", "inspect"],
+                            ["checkpoint", "rm", "1"], ["quantize", "--format", "mxfp8", "--out", "out.h5"]):
+            words = [verb, *more[:1], "run", *more[1:]] if verb == "checkpoint" else [verb, "run", *more]
+            try:
+                done = subprocess.run([self.tessera, *words], capture_output=True, text=True, timeout=300, cwd=self.folder, **another)
+            except PermissionError:
+                pytest.skip("another user may not start the program")
+            assert (done.returncode, done.stdout) == (4, ""), (words, done)
+            assert "this user may not read it" in done.stderr, (words, done)
+        os.chmod(os.path.join(self.folder, "run"), 0o700)
+
     def test_says_what_has_no_effect(self):
         done = self.call("validate", self.write(SMALL), "--set", "optimizer.decay_steps=3")
         assert done.returncode == 0

@@ -112,6 +112,16 @@ class CodesOut(held_runs.HeldRuns):
     def test_fp8_block(self):
         named = self.expect_codes("a", "fp8_block", "fp8")
         assert named["weight_block_size"] == [128, 128]
+        path = self.path("a_out", "config.json")
+        with open(path, encoding="utf-8") as file:
+            config = json.load(file)
+        config["quantization_config"]["weight_block_size"] = [64, 64]
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump(config, file)
+        done = subprocess.run([self.tessera, "checkpoint", "convert", self.path("a_out"), self.path("lost")], capture_output=True, text=True,
+                              timeout=runs.PATIENCE)
+        assert (done.returncode, os.path.exists(self.path("lost"))) == (5, False), done
+        assert "quantization_config.weight_block_size: [64,64], and scales of blocks of [128,128] are read" in done.stderr
 
     def test_fp8_tensor(self):
         assert self.expect_codes("a", "fp8_tensor", "compressed-tensors")["format"] == "float-quantized"

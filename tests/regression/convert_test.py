@@ -275,6 +275,11 @@ class Conversions(runs.InFolder):
                 losses.append(json.loads(file.readline())["loss"])
         assert abs(losses[0] - losses[1]) <= 2e-2  # weights are bf16 there
         assert "--upcycle" in self.tool(2, "convert", "dense", "none", "--upcycle", "experts=4")
+        assert "is empty" in self.tool(2, "convert", "dense", "none", "--upcycle", "")
+        for gap in ("experts=8,top_k=2,", "experts=8,,top_k=2"):
+            assert '"": takes experts=N' in self.tool(2, "convert", "dense", "none", "--upcycle", gap)
+        for twice in ("experts=8,top_k=2,experts=4", "experts=4,top_k=2,seed=1,seed=1"):
+            assert "is there twice" in self.tool(2, "convert", "dense", "none", "--upcycle", twice)
         assert "model.moe.top_k: " in self.tool(2, "convert", "dense", "none", "--upcycle", "experts=4,top_k=5")
         assert "model.moe: " in self.tool(5, "convert", "a", "none", "--upcycle", "experts=4,top_k=2")
         assert not os.path.exists(self.path("none"))
@@ -289,7 +294,7 @@ class Conversions(runs.InFolder):
 
     def test_refusals_leave_nothing(self):
         before = sorted(os.listdir(self.folder))
-        assert "exists already" in self.tool(5, "convert", "a", "b")
+        assert "exists already, and is not replaced: give another name" in self.tool(5, "convert", "a", "b")
         assert "nowhere" in self.tool(5, "convert", "nowhere", "out")
         assert "--experts" in self.tool(2, "convert", "a", "out", "--to", "safetensors", "--experts", "single")
         self.tool(2, "convert", "a", "out", "--dtype", "fp16")

@@ -268,6 +268,19 @@ class Folders(runs.Runs):
         _, err = self.run_to_its_end(5, 1, "checkpoint", "convert", "nan", "lost")
         text = self.read("nan", "config.json")
         assert f"config.json:1:{text.index('NaN') + 1}: is no JSON: NaN is no number of JSON" in err
+        small_folders.llama(self.path("huge"))
+        for name in ("generation_config.json", "model.safetensors.index.json", "config.json"):
+            text = '{"top_p":\n 0.5, "theta": -1e400}' if name != "config.json" else self.read("huge", name).replace("10000.0", "1e400")
+            if name == "model.safetensors.index.json":
+                os.remove(self.path("huge", "model.safetensors"))
+            self.write(os.path.join("huge", name), text)
+            reads = ["generate", "huge", "--prompt-ids", "1"] if name == "generation_config.json" else ["checkpoint", "convert", "huge", "lost"]
+            _, err = self.run_to_its_end(5, 1, *reads)
+            at = text.index("1e400") - (name != "config.json")
+            place = f"{1 + text[:at].count(chr(10))}:{at - text[:at].rfind(chr(10))}"
+            assert re.fullmatch(f"(/.*/)?huge/{name}:{place}: -?1e400 is larger than any number that is read, 1.8e308\n", err), err
+            if name == "generation_config.json":
+                os.remove(self.path("huge", name))
         for name in ("model.safetensors", "config.json", "tokenizer.json", "generation_config.json"):
             shutil.rmtree(self.path("lfs"), ignore_errors=True)
             small_folders.llama(self.path("lfs"))
@@ -276,6 +289,36 @@ class Folders(runs.Runs):
             assert re.search(name + ": is a pointer of git-lfs", err)
         self.train(75, 1, self.deck("bytes", None), "--stop-at", "1")
         assert "has no tokenizer, since this model's tokens are the bytes of a text" in self.convert("bytes", "bytes_hf", "--to", "safetensors")
+
+    def test_numbers_that_are_not_finite_go_nowhere(self):
+        """Neither into a checkpoint nor into another folder, as they are or by rounding."""
+        name, canonical = "model.layers.0.mlp.down_proj.weight", "/model/layers.0.mlp.down.weight"
+        said = f"is refused: 2 of the 128 elements of {canonical} are not finite in"
+        for folder, number in (("nan", float("nan")), ("inf", float("-inf")), ("large", 3.4e38)):
+            small_folders.llama(self.path(folder), numbers={name: {5: number, 127: number}})
+            for to in ("safetensors", "tessera"):
+                before = sorted(os.listdir(self.folder))
+                narrow = ["checkpoint", "convert", folder, "lost", "--to", to, "--dtype", "bf16"]
+                _, err = self.run_to_its_end(6, 1, *narrow)
+                remedy = f": {folder} has numbers there that bf16 cannot express; give --dtype fp32" if folder == "large" else ""
+                assert err == f"lost {said} bf16{remedy}\n"
+                if folder == "large":
+                    self.convert(folder, f"kept_{to}", "--to", to)
+                    continue
+                _, err = self.run_to_its_end(6, 1, "checkpoint", "convert", folder, "lost", "--to", to)
+                assert err == f"lost {said} fp32\n"
+                assert sorted(os.listdir(self.folder)) == before
+        _, err = self.run_to_its_end(6, 1, "checkpoint", "convert", "kept_tessera", "lost", "--to", "safetensors", "--dtype", "bf16")
+        assert f"lost {said} bf16: kept_tessera has numbers there" in err
+        assert not os.path.exists(self.path("lost"))
+
+    def test_thousands_of_differences_are_counted(self):
+        small_folders.llama(self.path("deep"), num_hidden_layers=200)
+        _, err = self.run_to_its_end(5, 1, "checkpoint", "convert", "deep", "lost")
+        lines = err.splitlines()
+        assert len(lines) == 9
+        assert [line.startswith("deep: missing: model.layers.") for line in lines[:8]] == [True] * 8
+        assert lines[8] == f"deep: missing: and {199 * 9 - 8} more"
 
     def test_a_model_that_no_folder_expresses(self):
         self.train(75, 1, self.deck("wide", None), "--stop-at", "1", "--set", "model.qk_norm=true", "--set", "model.qk_norm_over=width")

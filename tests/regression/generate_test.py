@@ -106,6 +106,8 @@ class Generate(runs.Runs):
         assert ("13 tokens, and the model's sequences hold 12: give its end alone, the last 12\n"
                 in self.generate(2, 1, folder, "--prompt-ids", ",".join("3" * 13))[1])
         assert "an id is missing" in self.generate(2, 1, folder, "--prompt-ids", "")[1]
+        for ids in ("1,,2", ",1", "1,", "1,x", "1 2", "1,99999999999", "0x3"):
+            assert "an id is missing or none" in self.generate(2, 1, folder, "--prompt-ids", ids)[1], ids
         assert "nowhere" in self.generate(5, 2, "nowhere", "--prompt", "a")[1]
         self.generate(2, 1, folder, "--prompt-ids", "3", "--top-p", "0")
         assert "--seed" in self.generate(2, 1, folder, "--prompt-ids", "3", "--seed", "-1")[1]

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import resource
+import shutil
 import signal
 import struct
 import subprocess
@@ -219,6 +220,27 @@ class Refused(Quantize):
         self.refused(["absent.h5"], "absent.h5")
         self.refused(["exists already"], source, out=source)
         self.refused(["absent/out.h5.tmp: cannot be made: No such file or directory"], source, out="absent/out.h5", code=4)
+
+    def test_steps_that_are_no_checkpoints(self):
+        with tarfile.open(os.path.join(HERE, "checkpoints", "format-1.1.tar.gz")) as archive:
+            archive.extractall(self.folder)
+        step, other = (os.path.join(layout, "step_00000003") for layout in ("single", "discrete"))
+        self.report("single", form="fp8_block", out="whole.h5")
+        shutil.copy(self.path(step, "model.h5"), self.path("own.h5"))
+        shutil.copy(self.path(other, "model.h5"), self.path(step, "model.h5"))
+        for source in (step, "single"):
+            self.refused([os.path.join(step, "model.h5") + ": "], source, form="fp8_block")
+        shutil.copy(self.path("own.h5"), self.path(step, "model.h5"))
+        os.remove(self.path(step, "manifest.json"))
+        for source in (step, "single"):
+            self.refused([f"{step}: holds no manifest.json"], source, form="fp8_block")
+        os.mkdir(self.path("hf"))
+        self.safetensors({"w": weights(64, 64, 3)}, os.path.join("hf", "model.safetensors"))
+        self.refused(["hf: holds safetensors without the config.json"], "hf")
+        with open(self.path("hf", "config.json"), "w") as file:
+            file.write("{}")
+        self.refused(["hf: is a folder: name a .safetensors or .h5 file in it, or convert it"], "hf")
+        self.report(os.path.join("hf", "model.safetensors"))
 
     def test_a_row_of_texts_where_one_is_expected(self):
         with h5py.File(self.path("in.h5"), "w") as file:

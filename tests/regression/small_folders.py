@@ -51,9 +51,10 @@ def write_safetensors(path, tensors):
         file.write(struct.pack("<Q", len(text)) + text + payload)
 
 
-def llama(folder, vocab=300, hidden=8, length=64, tied=False, head=None, seed=7, files=None, spread=0.5, **config):
+def llama(folder, vocab=300, hidden=8, length=64, tied=False, head=None, seed=7, files=None, spread=0.5, numbers=None, **config):
     """Writes a Llama of one layer. `head`: "other" or "same" writes lm_head.weight though it is tied; `files`: further ones by
-    name, as text or JSON; `spread`: standard deviation of the weights; `config`: keys of config.json."""
+    name, as text or JSON; `spread`: standard deviation of the weights; `numbers`: single elements, {tensor: {index: value}}; `config`:
+    keys of config.json."""
     os.makedirs(folder, exist_ok=True)
     draw, layer, width = random.Random(seed), "model.layers.0.", 2 * hidden
     shapes = {"model.embed_tokens.weight": [vocab, hidden], "model.norm.weight": [hidden], layer + "input_layernorm.weight": [hidden],
@@ -68,6 +69,9 @@ def llama(folder, vocab=300, hidden=8, length=64, tied=False, head=None, seed=7,
         tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"]
     if tied and not head:
         del tensors["lm_head.weight"]
+    for name, values in (numbers or {}).items():
+        for index, number in values.items():
+            tensors[name][1][index] = number
     write_safetensors(os.path.join(folder, "model.safetensors"), tensors)
     write_json(os.path.join(folder, "config.json"),
                {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": vocab, "hidden_size": hidden, "intermediate_size": width,

@@ -8,6 +8,8 @@ import re
 import shutil
 import struct
 
+import h5py
+
 import runs
 
 
@@ -211,6 +213,27 @@ class Weights(runs.Runs):
             file.write(bytes([data[at] ^ 1]))
         _, err = self.train(5, 2, self.deck("b"), *rows, "--set", "model.vocab=301")
         assert "embed.tokens holds other bytes than were saved" in err
+
+    def test_wrong_bytes_of_positions_behind_a_shorter_models(self):
+        learned = ["--set", "model.position=learned"]
+        self.train(75, 1, self.deck("a", ""), *learned, "--stop-at", "1")
+        shorter = [*learned, "--set", "model.seq_len=16", "--set", "checkpoint.init_from=a", "--set", "run.steps=0"]
+        for ranks, more in ((1, []), (3, ["--set", "sharding=full"])):
+            self.train(0, ranks, self.deck(f"b{ranks}", ""), *shorter, *more)
+        assert self.tensors("b1") == self.tensors("b3")
+        path = self.path("a", "step_00000001", "model.h5")
+        with h5py.File(path) as file:
+            name, = (name for name in file["model"] if "position" in name)
+            table = file["model"][name]
+            begin, width, rows = table.id.get_offset(), 4 * table.shape[1], table.shape[0]
+        assert rows == 32
+        with open(path, "rb") as file:
+            sound = file.read()
+        for ranks, row, more in ((1, 3, []), (1, 16, []), (3, 31, ["--set", "sharding=full"]), (2, 25, ["--set", "checkpoint.io=mpio"])):
+            at = begin + row * width + 5
+            self.write(path, sound[:at] + bytes([sound[at] ^ 1]) + sound[at + 1:])
+            _, err = self.train(5, ranks, self.deck("c", ""), *shorter, *more)
+            assert f"/model/{name} holds other bytes than were saved" in err, (row, err)
 
     def test_wrong_bytes_are_found(self):
         self.train(75, 1, self.deck("a"), "--stop-at", "1")

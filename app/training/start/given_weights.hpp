@@ -30,7 +30,7 @@ struct GivenWeights {
 };
 
 /// Path of a model's weights: the path given, or for a deck its run directory, whatever else the deck says; of a run
-/// directory the chosen step. Ranks may differ in it, and open_weights() takes rank 0's. Local.
+/// directory the chosen step. For rank 0 alone, whose path open_weights() takes: what it tells is told once. Local.
 std::string path_of_weights(const std::string& model, Chosen step);
 
 /// Opens weights for one process alone, as the function below does, and says nothing. Local.

@@ -63,12 +63,12 @@ std::vector<fs::path> beginnings(const Resume& resume, const fs::path& run, Cont
   if (control.rank() == 0)
     attempt(problems, [&] {
       for (const fs::path& path : candidates_of(resume, run))
-        found += fs::absolute(path).lexically_normal().string() + "\n";
+        found += fs::absolute(path).lexically_normal().string() + '\0';  // which no path has
     });
   control.agree(problems);
   std::istringstream lines(control.broadcast(found));
   std::vector<fs::path> paths;
-  for (std::string line; std::getline(lines, line);) paths.emplace_back(line);
+  for (std::string line; std::getline(lines, line, '\0');) paths.emplace_back(line);
   return paths;
 }
 

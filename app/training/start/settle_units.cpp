@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "io/files/json_text.hpp"
 #include "kernels/base/attempt.hpp"
 
 namespace tessera {
@@ -18,7 +19,7 @@ std::string to_text(const CheckedKinds& kinds) {
   for (const auto& [kind, checked] : kinds)
     list.push_back({static_cast<int>(kind.form), static_cast<int>(kind.a), static_cast<int>(kind.b),
                     static_cast<int>(kind.rows), checked.apart, checked.fault});
-  return list.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return json_text(list);
 }
 
 /// Adds the findings of a rank: of each kind the worst.

@@ -16,6 +16,7 @@
 #include "core/config/treatments.hpp"
 #include "core/optim/rule.hpp"
 #include "core/params/planes.hpp"
+#include "io/files/json_text.hpp"
 #include "io/metrics/console.hpp"
 #include "kernels/digest/digest.hpp"
 #include "kernels/formats/registry.hpp"
@@ -310,7 +311,7 @@ std::string plan_json(const RunPlan& plan, const std::optional<GranularityPeaks>
     json["granularity"] = {{"used", gathers_modules(plan.config) ? "module" : "block"},
                            {"unit", peaks->unit},
                            {"module", peaks->module}};
-  return json.dump(2);
+  return json_text(json, 2);
 }
 
 }  // namespace tessera
