@@ -215,7 +215,7 @@ int audit(const AuditOptions& options, Mpi& mpi, Control& control) {
     audit_part(options, *part, runtime, findings, mpi, control);
   if (mpi.rank() != 0) return findings.equal ? 0 : 1;
   const nlohmann::ordered_json json = {{"equal", findings.equal}, {"ranks", mpi.size()}, {"steps", findings.steps}};
-  if (options.format == Format::json) fmt::print("{}\n", json.dump(2));
+  if (options.format == Format::json) fmt::print("{}\n", json_text(json, 2));
   tell(options, fmt::format("{}: steps {} to {} computed again on {}", findings.equal ? "equal" : "different",
                             parts.front().checkpoints.front().step + 1, parts.back().checkpoints.back().step,
                             counted(mpi.size(), "rank")));
