@@ -104,6 +104,8 @@ bool adamw_step(Stream&, const AdamWStep&) { return false; }
 namespace tessera::reduce {
 
 bool add_squares(Stream&, const Tensor&, std::span<const Tensor>) { return false; }
+bool sum_in_order(Stream&, const Tensor&, const SumTerms&) { return false; }
+bool add_in_order(Stream&, const Tensor&, const SumTerms&) { return false; }
 bool encode_gradients(Stream&, GradientWire, const Tensor&, const WireArray&) { return false; }
 
 }  // namespace tessera::reduce

@@ -105,6 +105,7 @@ void check_parts(const char* who, const Tensor& out, const SumTerms& parts) {
 
 template <bool more> void sum_parts(Stream& stream, const Tensor& out, const SumTerms& parts) {
   check_parts(more ? "add_in_order" : "sum_in_order", out, parts);
+  if ((more ? reduce::add_in_order : reduce::sum_in_order)(stream, out, parts)) return;
   switch (parts.wire) {
     case GradientWire::fp32:
       return out.type == DType::f32 ? sum_as<Values<float>, more>(stream, out, parts)
