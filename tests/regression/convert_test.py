@@ -326,10 +326,10 @@ class Conversions(runs.InFolder):
             assert sorted(os.listdir(self.folder)) == before
 
     def test_what_a_killed_one_left_is_cleared_away(self):
-        self.sparse_folder("large", 1 << 18)
+        self.sparse_folder("wide", 1 << 18)
         before = sorted(os.listdir(self.folder))
         for arguments in ([], ["--to", "safetensors"]):
-            converting = subprocess.Popen([self.tessera, "checkpoint", "convert", "large", "out", *arguments], cwd=self.folder,
+            converting = subprocess.Popen([self.tessera, "checkpoint", "convert", "wide", "out", *arguments], cwd=self.folder,
                                           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
             while not (left := [name for name in os.listdir(self.folder) if name not in before]):
                 assert converting.poll() is None
@@ -337,7 +337,7 @@ class Conversions(runs.InFolder):
             converting.kill()
             converting.wait()
             assert re.search(r"^out\.tmp\.[0-9a-f]{8}$", " ".join(left))
-            again = subprocess.run([self.tessera, "checkpoint", "convert", "large", "out", *arguments], cwd=self.folder, capture_output=True, text=True)
+            again = subprocess.run([self.tessera, "checkpoint", "convert", "wide", "out", *arguments], cwd=self.folder, capture_output=True, text=True)
             assert again.returncode == 0, again
             assert f"{left[0]}: removed" in again.stderr
             shutil.rmtree(self.path("out"))

@@ -16,14 +16,6 @@ void SampleConfig::advise(const RunConfig&, std::vector<Finding>& found) const {
     found.push_back({{"sample.every_steps", "sample.tokens"}, "no sample: sample.tokens is 0"});
 }
 
-std::span<const Effect> SampleConfig::effects() {
-  static constexpr Effect rows[] = {
-      {"sample.prompt", "sample.tokens", "with sample.tokens above 0",
-       [](const RunConfig& c) { return c.sample.tokens > 0; }},
-  };
-  return rows;
-}
-
 std::span<const OtherName> SampleConfig::other_names() {
   static constexpr OtherName rows[] = {
       {"sample_every generate_every", "sample.every_steps", ""},

@@ -23,7 +23,6 @@ struct SampleConfig {
 
   void check(const RunConfig& config, std::vector<Finding>& found) const;
   void advise(const RunConfig& config, std::vector<Finding>& found) const;
-  static std::span<const Effect> effects();
   static std::span<const OtherName> other_names();
 
   bool operator==(const SampleConfig&) const = default;

@@ -65,7 +65,6 @@ const Situation situations[] = {
        mix(c);
      },
      [](RunConfig& c) { c.recompute.modules = std::vector{RecomputeModule::moe}; }},
-    {"sample.prompt", [](RunConfig& c) { c.sample.tokens = 5; }, [](RunConfig& c) { c.sample.prompt = "once"; }},
     {"precision.quantize_head", [](RunConfig& c) { c.precision.recipe = RecipeName::mxfp8; },
      [](RunConfig& c) { c.precision.quantize_head = true; }},
     {"precision.bf16_first", [](RunConfig& c) { c.precision.recipe = RecipeName::nvfp4; },
