@@ -1,5 +1,6 @@
 #pragma once
 #include "kernels/quantize/quantize.hpp"
+#include "kernels/quantize/source.hpp"
 
 /// The back ends of quantize.hpp, whose functions have checked the arguments. Those in *_host.cpp give each patch to
 /// one host thread that vectorises, those in *_cuda.cu give patches to blocks of device threads.
@@ -9,6 +10,22 @@ namespace tessera::quantizer {
 /// without rounding. For formats of one_pass() only, stored bf16 with column sums, or an activation or its gradient
 /// (with column sums if wanted), computed from stored bf16.
 enum class Reading : std::uint8_t { bf16, master, fp32, summed, gelu, gelu_gradient, swiglu, swiglu_gradient };
+
+/// Calls work.template operator()<F, M>() with the mode M of a reading and a purpose.
+template <formats::Format F, class Work>
+void with_reading(Reading reading, const Purpose& purpose, const Work& work) {
+  const auto of_format = [&]<class M>() { work.template operator()<F, M>(); };
+  if (reading == Reading::bf16) return with_purpose<F, FromBf16>(purpose, of_format);
+  if (reading == Reading::master) return with_purpose<F, FromMaster>(purpose, of_format);
+  if constexpr (one_pass<F>) {
+    if (reading == Reading::summed) return with_purpose<F, FromSummed>(purpose, of_format);
+    if (reading == Reading::gelu) return with_purpose<F, FromGelu>(purpose, of_format);
+    if (reading == Reading::gelu_gradient) return with_purpose<F, FromGeluGradient>(purpose, of_format);
+    if (reading == Reading::swiglu) return with_purpose<F, FromSwiglu>(purpose, of_format);
+    if (reading == Reading::swiglu_gradient) return with_purpose<F, FromSwigluGradient>(purpose, of_format);
+  }
+  with_purpose<F, FromFp32>(purpose, of_format);
+}
 
 /// The purpose of decoding.
 enum class Decoding : std::uint8_t {

@@ -401,22 +401,6 @@ __global__ void __launch_bounds__(2 * threads) repeat_kernel(const __grid_consta
   store_scales(d, p, columnwise, owned);
 }
 
-/// Calls work.template operator()<F, M>() for the mode at hand.
-template <Format F, class Run>
-void with_reading(Reading reading, Purpose purpose, const Run& work) {
-  const auto of_format = [&]<class M>() { work.template operator()<F, M>(); };
-  if (reading == Reading::bf16) return with_purpose<F, FromBf16>(purpose, of_format);
-  if (reading == Reading::master) return with_purpose<F, FromMaster>(purpose, of_format);
-  if constexpr (one_pass<F>) {
-    if (reading == Reading::summed) return with_purpose<F, FromSummed>(purpose, of_format);
-    if (reading == Reading::gelu) return with_purpose<F, FromGelu>(purpose, of_format);
-    if (reading == Reading::gelu_gradient) return with_purpose<F, FromGeluGradient>(purpose, of_format);
-    if (reading == Reading::swiglu) return with_purpose<F, FromSwiglu>(purpose, of_format);
-    if (reading == Reading::swiglu_gradient) return with_purpose<F, FromSwigluGradient>(purpose, of_format);
-  }
-  with_purpose<F, FromFp32>(purpose, of_format);
-}
-
 /// Whether a kernel exists that fetches ahead: where a gelu is computed, which hides what is fetched. Quantizers of
 /// plain values are up to 4% slower with it.
 template <Format F, class M>

@@ -116,7 +116,7 @@ void find_amax(Stream& stream, FormatId format, const TableView& table, Reading 
       device::start<device::member_threads, Begins::early>(stream, device::members_kernel, table.members.count, table);
     }
   };
-  visit_format(format, [&]<class F>() { device::with_reading<F>(reading, purpose, find); });
+  visit_format(format, [&]<class F>() { with_reading<F>(reading, purpose, find); });
 }
 
 void make_copies(Stream& stream, FormatId format, const TableView& table, Reading reading, Purpose purpose) {

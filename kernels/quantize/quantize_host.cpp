@@ -19,19 +19,7 @@ void each_owned_patch(Stream& stream, const char* name, const TableView& table, 
 /// Calls work.template operator()<F, M>() for the format and mode at hand.
 template <class Work>
 void with_mode(FormatId format, Reading reading, Purpose purpose, const Work& work) {
-  visit_format(format, [&]<class F>() {
-    const auto of_format = [&]<class M>() { work.template operator()<F, M>(); };
-    if (reading == Reading::bf16) return with_purpose<F, FromBf16>(purpose, of_format);
-    if (reading == Reading::master) return with_purpose<F, FromMaster>(purpose, of_format);
-    if constexpr (one_pass<F>) {
-      if (reading == Reading::summed) return with_purpose<F, FromSummed>(purpose, of_format);
-      if (reading == Reading::gelu) return with_purpose<F, FromGelu>(purpose, of_format);
-      if (reading == Reading::gelu_gradient) return with_purpose<F, FromGeluGradient>(purpose, of_format);
-      if (reading == Reading::swiglu) return with_purpose<F, FromSwiglu>(purpose, of_format);
-      if (reading == Reading::swiglu_gradient) return with_purpose<F, FromSwigluGradient>(purpose, of_format);
-    }
-    with_purpose<F, FromFp32>(purpose, of_format);
-  });
+  visit_format(format, [&]<class F>() { with_reading<F>(reading, purpose, work); });
 }
 
 }  // namespace

@@ -37,7 +37,7 @@ struct Prepared {
   std::vector<CutCorpus> held;                 ///< of data.eval_files, if there are, then of each of data.eval_sets
   std::shared_ptr<const Tokenizer> tokenizer;  ///< of data.tokenizer; null without one
 
-  /// The plan that is told of: of the rank that needs most memory. Only rank 0 knows it.
+  /// The plan in logs and reports, that of the rank that needs most memory. Elsewhere than on rank 0 the rank's own.
   const RunPlan& told_plan() const { return largest ? *largest : *plan; }
   /// Hash, files and tokens of all training corpora. The hash is that of a single corpus, or combines those of several
   /// in their order.
