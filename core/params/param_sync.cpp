@@ -17,7 +17,7 @@ ParamSync::ParamSync(Device& device, const ParamRegistry& registry, const ParamL
       buckets_(layout.buckets().size()),
       cursor_(schedule_.pools.size()),
       rounds_(schedule_, layout),
-      pending_(device, registry, layout, mesh, rules_, schedule_.gradient_slots.size(), overlaps_) {
+      pending_(device, registry, layout, mesh, schedule_, rules_, overlaps_) {
   for (ParamGroup& group : groups_)
     for (ParamBucket& own : group.buckets) buckets_[own.id] = &own;
   for (const Pool& pool : schedule_.pools) slots_.add(std::vector<WeightSlot>(static_cast<std::size_t>(pool.slots)));

@@ -28,11 +28,11 @@ const Tensor& ParamSync::gradients(BucketId bucket) const { return buckets_[buck
 GradientState ParamSync::gradient_state(GroupId group) const { return groups_[group].gradients.state(); }
 
 /// Before a round's first write to its slot. Ends the gather of bf16 that is staged there, and orders `stream` behind
-/// the collective that last read the slot.
+/// the collectives that last read this memory.
 void ParamSync::claim_gradients(Stream& stream, const ParamGroup& group) {
   const Reduction& reduction = *rounds_.now(group.id);
   if (reduction.after != VisitId{} && in_transit(group)) open(stream, group.pool);  // mutation: lease_ignored
-  pending_.free(stream, reduction.slot);
+  pending_.free(stream, reduction);
 }
 
 Gradient ParamSync::slot(ParamId param) {

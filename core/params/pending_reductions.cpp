@@ -11,27 +11,30 @@
 namespace tessera {
 
 PendingReductions::PendingReductions(Device& device, const ParamRegistry& registry, const ParamLayout& layout,
-                                     Mesh& mesh, const SyncRules& rules, std::size_t gradient_slots,
+                                     Mesh& mesh, const SyncSchedule& schedule, const SyncRules& rules,
                                      OverlapCounts& counts)
     : device_(device),
       layout_(layout),
       mesh_(mesh),
+      schedule_(schedule),
       rules_(rules),
       counts_(counts),
       sums_(device, layout, mesh),
-      sent_(gradient_slots) {
+      sent_(schedule.gradient_slots.size()) {
   for (const ParamSpec& spec : registry.specs()) draws_.add(fnv1a64("wire:" + spec.canonical.name));
 }
 
 void PendingReductions::start(Stream& stream, const Reduction& reduction, const ParamGroup& group) {
   if (group.rank.size == 1) return add_up_alone(stream, reduction, group);
-  if (in_flight_ == receive_slots) finish_oldest(stream);
-  const std::size_t slot = (oldest_ + in_flight_++) % receive_slots;
+  const std::size_t slot = (oldest_ + in_flight_) % receive_slots;
+  const ReductionMemory& memory = group.reduction[slot];
+  const auto oldest_meets = [&] { return flights_[oldest_].group->reduction[oldest_].interval.meets(memory.interval); };
+  while (in_flight_ == receive_slots || (in_flight_ > 0 && oldest_meets())) finish_oldest(stream);
+  ++in_flight_;
   // Submitted on the copies' stream: ordered behind backward's writes on `stream`, and behind the local sum that read
   // the receive slot before.
   Stream& copies = device_.copies();
   copies.wait(stream.record());
-  const ReductionMemory& memory = group.reduction[slot];
   encode(copies, reduction, group, memory);
   const Operation exchange{Collective::all_to_all, memory.exchanges, group.id.value, label::gradients};
   flights_[slot] = {&reduction, &group, mesh_.of(group.processes, Level::inside).submit(copies, exchange),
@@ -46,7 +49,7 @@ void PendingReductions::finish_oldest(Stream& stream) {
   if (stream.launches() > oldest.launches_before) ++counts_.now.reductions;
   oldest.pending.wait(copies);
   add_up(copies, *oldest.reduction, *oldest.group, oldest.group->reduction[oldest_]);
-  sent_[static_cast<std::size_t>(oldest.reduction->slot)] = summed_ = copies.record();
+  mark_summed(copies, *oldest.reduction);
   oldest_ = (oldest_ + 1) % receive_slots;
   --in_flight_;
 }
@@ -97,7 +100,7 @@ void PendingReductions::add_up_alone(Stream& stream, const Reduction& reduction,
   copies.wait(stream.record());
   encode(copies, reduction, group, group.reduction.front());
   add_up(copies, reduction, group, group.reduction.front());
-  sent_[static_cast<std::size_t>(reduction.slot)] = summed_ = copies.record();
+  mark_summed(copies, reduction);
 }
 
 /// Sums a group's shards in rank order, and assigns them or adds them to the running sum.
@@ -115,14 +118,21 @@ void PendingReductions::add_up(Stream& copies, const Reduction& reduction, const
   }
 }
 
-void PendingReductions::free(Stream& stream, int gradient_slot) {
+void PendingReductions::mark_summed(Stream& copies, const Reduction& reduction) {
+  summed_ = copies.record();
+  sent_[static_cast<std::size_t>(reduction.slot)] = {&reduction, summed_};
+}
+
+void PendingReductions::free(Stream& stream, const Reduction& next) {
+  const auto meets = [&](const Reduction* other) { return other && meet(schedule_, layout_, *other, next); };
   const auto flies = [&] {
     for (std::size_t i = 0; i < in_flight_; ++i)
-      if (flight(i).reduction->slot == gradient_slot) return true;
+      if (meets(flight(i).reduction)) return true;
     return false;
   };
   while (flies()) finish_oldest(stream);
-  stream.wait(std::exchange(sent_[static_cast<std::size_t>(gradient_slot)], {}));
+  for (Summed& sent : sent_)
+    if (meets(sent.reduction)) stream.wait(std::exchange(sent, {}).event);
 }
 
 void PendingReductions::finish(Stream& stream) {
@@ -146,7 +156,7 @@ void PendingReductions::drop(Stream& stream) {
 /// Nothing is in flight, and a step uses the receive slots in the same order as the one before: a capture requires it.
 void PendingReductions::restart() {
   summed_ = {};
-  for (Event& sent : sent_) sent = {};
+  for (Summed& sent : sent_) sent = {};
   oldest_ = in_flight_ = 0;  // mutation: redo_adds_up_the_first_try
 }
 

@@ -37,15 +37,15 @@ class OverlapCounts {
 class PendingReductions {
  public:
   PendingReductions(Device& device, const ParamRegistry& registry, const ParamLayout& layout, Mesh& mesh,
-                    const SyncRules& rules, std::size_t gradient_slots, OverlapCounts& counts);
+                    const SyncSchedule& schedule, const SyncRules& rules, OverlapCounts& counts);
 
   /// Begins a step, whose random numbers follow from `key`.
   void begin(const WireKey& key) { key_ = key; }
   /// Starts the reduction of a group, behind the work that `stream` holds; without overlap awaits it. One rank alone
   /// adds its gradients to the running sum. Collective over the group's processes.
   void start(Stream& stream, const Reduction& reduction, const ParamGroup& group);
-  /// Orders `stream` behind what last read a gradient slot.
-  void free(Stream& stream, int gradient_slot);
+  /// Orders `stream` behind what last read the memory of the gradients that `next` will sum.
+  void free(Stream& stream, const Reduction& next);
   /// Orders `stream` behind all sums.
   void finish(Stream& stream);
   /// Drops what is under way. Running sums end before later work on `stream`.
@@ -59,8 +59,15 @@ class PendingReductions {
     std::int64_t launches_before = 0;
   };
 
+  /// Behind the last sum of a gradient slot, and what it summed: the slot is free again.
+  struct Summed {
+    const Reduction* reduction = nullptr;
+    Event event;
+  };
+
   PendingReduction& flight(std::size_t i) { return flights_[(oldest_ + i) % receive_slots]; }
   void finish_oldest(Stream& stream);
+  void mark_summed(Stream& copies, const Reduction& reduction);
   void add_up_alone(Stream& stream, const Reduction& reduction, const ParamGroup& group);
   void encode(Stream& copies, const Reduction& reduction, const ParamGroup& group, const ReductionMemory& memory);
   void encode_at_random(Stream& copies, const Reduction& reduction, const Bucket& bucket, const Tensor& gradients,
@@ -71,6 +78,7 @@ class PendingReductions {
   Device& device_;
   const ParamLayout& layout_;
   Mesh& mesh_;
+  const SyncSchedule& schedule_;
   const SyncRules& rules_;
   IndexedBy<ParamId, std::uint64_t> draws_;  ///< hashes by which random numbers are keyed
   WireKey key_;
@@ -78,8 +86,8 @@ class PendingReductions {
   std::array<PendingReduction, receive_slots> flights_;
   std::size_t oldest_ = 0, in_flight_ = 0;
   RunningSums sums_;
-  std::vector<Event> sent_;  ///< by gradient slot: behind the last sum of its gradients, when it is free again
-  Event summed_;             ///< behind the last local sum of the step
+  std::vector<Summed> sent_;  ///< by gradient slot
+  Event summed_;              ///< behind the last local sum of the step
 };
 
 }  // namespace tessera

@@ -131,14 +131,16 @@ class Rehearsal {
     const GroupId group = of_.layout.group_of(param);
     if (!rounds_.expects(param)) return fault(group, "no round expects a contribution");
     const Reduction& reduction = *rounds_.now(group);
-    GroupId& holder = holder_[static_cast<std::size_t>(reduction.slot)];
+    const Reduction*& holder = holder_[static_cast<std::size_t>(reduction.slot)];
     if (!rounds_.written(group)) {
-      if (holder != GroupId{}) fault(group, "writes to a gradient slot in which another group accumulates");
-      holder = group;
+      for (const Reduction* const other : holder_)
+        if (other && meet(schedule_, of_.layout, *other, reduction))
+          fault(group, "writes to gradients' memory in which another group accumulates");
+      holder = &reduction;
       open_before(reduction);
     }
     if (!rounds_.completes(param) || reduction.begin != BeginAt::last_write) return;
-    holder = {};
+    holder = nullptr;
     reduce(reduction);
   }
   void open_before(const Reduction& reduction) {
@@ -167,7 +169,7 @@ class Rehearsal {
   const SyncInputs& of_;
   PassCursor cursor_;
   IndexedBy<PoolId, std::vector<const Visit*>> slots_;  ///< the visit in each
-  std::vector<GroupId> holder_;                         ///< of each gradient slot: the group that accumulates in it
+  std::vector<const Reduction*> holder_;                ///< of each gradient slot: what accumulates in it
   Rounds rounds_;
   std::size_t reduced_ = 0;  ///< number of reductions that have started
 };

@@ -1,6 +1,8 @@
 #include "core/params/slots.hpp"
 
 #include <algorithm>
+#include <array>
+#include <utility>
 
 namespace tessera {
 namespace {
@@ -50,9 +52,9 @@ WireArray shard_of(const Bucket& bucket, const Ranks& ranks, const WireArray& wh
   return {part(whole.values, bucket.shards), scaled ? part(whole.scales, bucket.block_shards) : Tensor{}};
 }
 
-/// Lays out a group's reduction from `memory` on; null: only to measure. Returns the bytes.
-std::int64_t lay_out(const ParamLayout& layout, const Ranks& ranks, const ParamGroup& group, std::byte* memory,
-                     ReductionMemory& reduction) {
+/// Lays out a group's reduction from `memory` on.
+void lay_out(const ParamLayout& layout, const Ranks& ranks, const ParamGroup& group, std::byte* memory,
+             ReductionMemory& reduction) {
   Dealer dealer(memory);
   reduction = {};
   for (const ParamBucket& own : group.buckets) {
@@ -70,13 +72,29 @@ std::int64_t lay_out(const ParamLayout& layout, const Ranks& ranks, const ParamG
     const RangesByRank& cuts = bucket.block_shards;
     reduction.exchanges.push_back({sent.scales, others.scales, cuts.counts, cuts.begins});
   }
-  return dealer.bytes();
+}
+
+/// Bytes of a group's reduction on the rank that receives most, so that all ranks place reductions alike.
+std::int64_t reduction_bytes(const ParamLayout& layout, const ParamGroup& group) {
+  Dealer dealer(nullptr);
+  for (const ParamBucket& own : group.buckets) {
+    const Bucket& bucket = layout.buckets()[own.id];
+    const GradientWire wire = bucket.key.wire;
+    if (wire != GradientWire::fp32) dealer.array(wire, {bucket.size.value});
+    dealer.array(wire, {group.rank.size - 1, std::ranges::max(bucket.shards.counts)});
+  }
+  return round_up(dealer.bytes(), Arena::alignment);
 }
 
 /// The slot of a group's whole gradients, the same in every round; null if the group is never reduced.
 const GradientSlot* gradient_slot(const SyncSchedule& schedule, GroupId group) {
   const auto first = std::ranges::find(schedule.reductions, group, &Reduction::group);
-  return first == schedule.reductions.end() ? nullptr : &schedule.gradient_slots[static_cast<std::size_t>(first->slot)];
+  return first == schedule.reductions.end() ? nullptr : &schedule.slot_of(*first);
+}
+
+/// Null in a memory that is not there, as on a device that only plans.
+std::byte* memory_at(const Tensor& memory, std::int64_t byte) {
+  return memory.data ? static_cast<std::byte*>(memory.data) + byte : nullptr;
 }
 
 /// Allocates a bucket's gradients: whole ones with the shard in them, or the shard alone.
@@ -154,34 +172,64 @@ Groups groups_of(Device& device, const ParamRegistry& registry, const ParamLayou
   return groups;
 }
 
-/// Places weights in transient pools: each slot is as large as the largest visit of its pool needs, derived copies
-/// included. Every group has a place in every slot of its pool.
+/// Bytes of the largest visit of each group in a transient pool, derived copies included.
+IndexedBy<GroupId, std::int64_t> bytes_of_visits(const ParamRegistry& registry, const ParamLayout& layout,
+                                                 const Groups& groups, const SyncSchedule& schedule) {
+  IndexedBy<GroupId, std::int64_t> bytes(groups.size(), 0);
+  for (const Visits* visits : {&schedule.training, &schedule.evaluation, &schedule.inspection})
+    for (const Visit& visit : *visits) {
+      if (schedule.resides(visit.group) || visit.micro_batch > 0) continue;
+      std::int64_t& most = bytes[visit.group];
+      most = std::max(most, round_up(bytes_of(registry, layout, groups[visit.group], visit.sides), Arena::alignment));
+    }
+  return bytes;
+}
+
+/// Places weights in transient pools. Two slots are the ends of one memory; every group has a place in each.
 void place_weights(Device& device, const ParamRegistry& registry, const ParamLayout& layout, Groups& groups,
                    const SyncSchedule& schedule) {
+  const IndexedBy<GroupId, std::int64_t> bytes = bytes_of_visits(registry, layout, groups, schedule);
+  const auto room = [&](PoolId pool, int low) {
+    std::int64_t most = 0;
+    for (const Visits* visits : {&schedule.training, &schedule.evaluation, &schedule.inspection}) {
+      std::vector<Tenant> tenants;
+      std::array<std::int64_t, 2> free{};  // of each slot: the visit that closes the one in it
+      for (VisitId id : visits->ids()) {
+        const Visit& visit = (*visits)[id];
+        if (visit.pool != pool || (visit.slot != low && visit.slot != low + 1)) continue;
+        std::int64_t& from = free[visit.slot == low ? 0 : 1];
+        tenants.push_back({visit.slot == low ? End::low : End::high, bytes[visit.group], from, id.value});
+        from = id.value + 1;
+      }
+      most = std::max(most, room_for(std::move(tenants)));
+    }
+    return most;
+  };
   for (PoolId pool : schedule.pools.ids()) {
     if (schedule.pools[pool].residency == Residency::resident) continue;
-    std::int64_t most = 0;
-    for (const Visits* visits : {&schedule.training, &schedule.evaluation, &schedule.inspection})
-      for (const Visit& visit : *visits)
-        if (visit.pool == pool && visit.micro_batch == 0)
-          most = std::max(most, bytes_of(registry, layout, groups[visit.group], visit.sides));
-    for (int i = 0; i < schedule.pools[pool].slots; ++i) {
-      // mutation: slot_in_use_is_gathered_to
-      const Tensor slot = device.allocate(Category::staging, DType::u8, {round_up(most, Arena::alignment)});
-      for (ParamGroup& group : groups)
-        if (group.pool == pool) put(device, registry, layout, group, slot);
+    Tensor memory;
+    for (int slot = 0; slot < schedule.pools[pool].slots; ++slot) {
+      const End end = slot % 2 == 0 ? End::low : End::high;
+      if (end == End::low) memory = device.allocate(Category::staging, DType::u8, {room(pool, slot)});
+      for (ParamGroup& group : groups) {
+        if (group.pool != pool) continue;
+        const std::int64_t size = bytes[group.id];
+        const Interval own = interval_at(end, size, memory.bytes());  // mutation: slot_in_use_is_gathered_to
+        put(device, registry, layout, group, {memory_at(memory, own.begin), DType::u8, {size}});
+      }
     }
   }
 }
 
 /// Places whole gradients in transient slots.
 void place_gradients(Device& device, const ParamLayout& layout, Groups& groups, const SyncSchedule& schedule) {
+  Tensor memory;
   for (const GradientSlot& slot : schedule.gradient_slots) {
     if (slot.holds_shard()) continue;
-    const Tensor memory = device.allocate(Category::staging, DType::f32, {slot.elements});
+    if (slot.end == End::low) memory = device.allocate(Category::staging, DType::f32, {slot.elements});
     for (ParamGroup& group : groups) {
       if (gradient_slot(schedule, group.id) != &slot) continue;
-      std::int64_t offset = 0;
+      std::int64_t offset = interval_at(slot.end, gradient_elements(layout, group.id), slot.elements).begin;
       for (ParamBucket& own : group.buckets) {
         const std::int64_t size = layout.buckets()[own.id].size.value;
         own.gradients = memory.flat(offset, size);
@@ -191,23 +239,42 @@ void place_gradients(Device& device, const ParamLayout& layout, Groups& groups, 
   }
 }
 
-/// Gives each group memory for its reductions. Groups of several ranks share the receive slots; groups of one rank take
-/// turns in memory of their own. Gradients have their memory already.
-void place_reductions(Device& device, const ParamLayout& layout, const Ranks& ranks, Groups& groups) {
-  const auto place = [&](bool shared, std::size_t slots) {
-    std::int64_t most = 0;
-    for (ParamGroup& group : groups)
-      if ((group.rank.size > 1) == shared)
-        most = std::max(most, lay_out(layout, ranks, group, nullptr, group.reduction[0]));
-    for (std::size_t i = 0; i < slots; ++i) {
-      const Tensor slot = most > 0 ? device.allocate(Category::staging, DType::u8, {most}) : Tensor{};
-      for (ParamGroup& group : groups)
-        if ((group.rank.size > 1) == shared)
-          lay_out(layout, ranks, group, static_cast<std::byte*>(slot.data), group.reduction[i]);
+/// Gives groups of several ranks memory for their reductions: the receive slots, which reductions take in turn. What
+/// follows in a round finds room beside what is in flight; the next round's first waits, if it must.
+void place_reductions(Device& device, const ParamLayout& layout, const Ranks& ranks, Groups& groups,
+                      const SyncSchedule& schedule) {
+  static_assert(receive_slots == 2);
+  std::vector<std::vector<Tenant>> rounds;
+  int last = -1;
+  for (const Reduction& one : schedule.reductions) {
+    if (groups[one.group].rank.size == 1) continue;
+    if (std::exchange(last, one.round) != one.round) rounds.emplace_back();
+    std::vector<Tenant>& round = rounds.back();
+    const std::int64_t number = std::ssize(round);
+    const End end = number % 2 == 0 ? End::low : End::high;
+    round.push_back({end, reduction_bytes(layout, groups[one.group]), number, number + 1});
+  }
+  std::int64_t most = 0;
+  for (std::vector<Tenant>& round : rounds) most = std::max(most, room_for(std::move(round)));
+  const Tensor memory = most > 0 ? device.allocate(Category::staging, DType::u8, {most}) : Tensor{};
+  for (End end : {End::low, End::high})
+    for (ParamGroup& group : groups) {
+      if (group.rank.size == 1) continue;
+      ReductionMemory& reduction = group.reduction[static_cast<std::size_t>(end)];
+      const Interval interval = interval_at(end, reduction_bytes(layout, group), most);
+      lay_out(layout, ranks, group, memory_at(memory, interval.begin), reduction);
+      reduction.interval = interval;
     }
-  };
-  place(true, receive_slots);
-  place(false, 1);
+}
+
+/// The same for groups of one rank, which take turns in memory for rounded gradients.
+void place_rounded(Device& device, const ParamLayout& layout, const Ranks& ranks, Groups& groups) {
+  std::int64_t most = 0;
+  for (const ParamGroup& group : groups)
+    if (group.rank.size == 1) most = std::max(most, reduction_bytes(layout, group));
+  const Tensor memory = most > 0 ? device.allocate(Category::staging, DType::u8, {most}) : Tensor{};
+  for (ParamGroup& group : groups)
+    if (group.rank.size == 1) lay_out(layout, ranks, group, memory_at(memory, 0), group.reduction.front());
 }
 
 /// Places running sums, if there are several sharding groups to pass them on.
@@ -268,7 +335,8 @@ IndexedBy<GroupId, ParamGroup> allocate_groups(Device& device, const ParamRegist
   place_weights(device, registry, layout, groups, schedule);
   if (rules.micro_batches > 0) {
     place_gradients(device, layout, groups, schedule);
-    place_reductions(device, layout, ranks, groups);
+    place_reductions(device, layout, ranks, groups, schedule);
+    place_rounded(device, layout, ranks, groups);
     place_sums(device, layout, ranks, groups);
   }
   place_staging(device, layout, groups, schedule, rules.weights.staging);

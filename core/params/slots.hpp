@@ -9,10 +9,12 @@
 #include "kernels/reduce/reduce.hpp"
 
 /// Groups of buckets with their memory: slots for gathered weights and for whole gradients, shards, receive slots and
-/// the ring. Slots are planned, so that a group's addresses never change and steps can be captured.
+/// the ring. Slots are planned, so that a group's addresses never change and steps can be captured. Two slots of which
+/// the groups take turns are the ends of one memory (two_ended.hpp).
 namespace tessera {
 
-/// Largest number of reductions in flight, each with a receive slot of its own (double buffering).
+/// Largest number of reductions in flight, each with a receive slot of its own (double buffering). The two slots are
+/// the ends of one memory.
 inline constexpr std::size_t receive_slots = 2;
 /// Largest number of running sums on their way from sharding group to sharding group: as many groups work at once. Each
 /// has a slot of its own.
@@ -48,6 +50,7 @@ struct ReductionMemory {
   std::vector<WireArray> sent;      ///< whole gradients, [size]
   std::vector<SumTerms> terms;      ///< this rank's part of `sent`, and those of the others that have arrived
   std::vector<Exchange> exchanges;  ///< of the all-to-all; none for one process
+  Interval interval;                    ///< in the memory of both receive slots, in bytes; the same on all ranks
 };
 
 /// A group of buckets, the unit of all-gather and reduce-scatter, with its present state. ParamSync's own.

@@ -132,12 +132,6 @@ Visits inspection_visits(const SyncInputs& of, const SyncSchedule& schedule, con
   return visits;
 }
 
-std::int64_t elements_of(const ParamLayout& layout, GroupId group) {
-  std::int64_t sum = 0;
-  for (BucketId b : layout.groups()[group].buckets) sum += layout.buckets()[b].size.value;
-  return sum;
-}
-
 /// Numbers of a micro-batch's first and last contribution to a group's gradients.
 struct Lifetime {
   GroupId group;
@@ -176,29 +170,52 @@ std::vector<Lifetime> lifetimes(const SyncInputs& of, const std::vector<GroupId>
   return all;
 }
 
-/// Deals gradient slots; returns the slot of each group. A transient slot is free for a group if its last contribution
-/// comes before the first one of the group's predecessor. Then it is reduced while the predecessor accumulates.
+/// The slots of groups that share them, from 0 on, in the order of `lives`. A slot is free for a group if its last
+/// contribution comes before the first one of the group's predecessor. Then it is reduced while the predecessor
+/// accumulates.
+std::vector<int> dealt(const std::vector<Lifetime>& lives) {
+  std::vector<std::int64_t> last;  // of each slot: number of its last contribution
+  std::vector<int> slots;
+  std::int64_t before = -1;
+  for (const Lifetime& life : lives) {
+    const auto free = std::ranges::find_if(last, [&](std::int64_t contribution) { return contribution < before; });
+    slots.push_back(static_cast<int>(free - last.begin()));
+    if (free == last.end()) last.push_back(life.last);
+    else *free = life.last;
+    before = life.first;
+  }
+  return slots;
+}
+
+/// Makes the slots that were dealt. The last two of several are the ends of one memory. It has room for what accumulates
+/// at once, and for a group's reduction while the next one accumulates.
+void add_gradient_slots(const SyncInputs& of, SyncSchedule& schedule, const std::vector<Lifetime>& lives,
+                        const std::vector<int>& slots) {
+  const int count = slots.empty() ? 0 : std::ranges::max(slots) + 1;
+  const int memories = schedule.gradient_slots.empty() ? 0 : schedule.gradient_slots.back().memory + 1;
+  for (int slot = 0; slot < count; ++slot) {
+    const int low = std::min(slot, std::max(0, count - 2));  // the slot at the low end of this one's memory
+    std::vector<Tenant> tenants;
+    for (std::size_t i = 0; i < lives.size(); ++i)
+      if (slots[i] == low || (low == count - 2 && slots[i] > low))
+        tenants.push_back({slots[i] == low ? End::low : End::high, gradient_elements(of.layout, lives[i].group),
+                           lives[i].first, std::max(lives[i].last, i + 1 < lives.size() ? lives[i + 1].first : 0)});
+    const bool keeps = keeps_gradients(of, schedule, lives.front().group);
+    const End end = slot == low ? End::low : End::high;  // mutation: both_slots_at_one_end
+    schedule.gradient_slots.push_back(
+        {keeps ? Residency::resident : Residency::transient, memories + low, room_for(tenants), end});
+  }
+}
+
+/// Deals gradient slots; returns the slot of each group.
 IndexedBy<GroupId, int> deal_gradient_slots(const SyncInputs& of, SyncSchedule& schedule) {
   IndexedBy<GroupId, int> slot_of(of.layout.groups().size(), -1);
   for (const std::vector<GroupId>& groups : sharers(of, schedule)) {
-    std::vector<std::int64_t> last;  // of each slot of these groups: number of its last contribution
-    const std::size_t base = schedule.gradient_slots.size();
-    std::int64_t before = -1;
-    for (const Lifetime& life : lifetimes(of, groups)) {
-      const auto free = std::ranges::find_if(last, [&](std::int64_t contribution) { return contribution < before; });
-      const auto index = static_cast<std::size_t>(free - last.begin());
-      if (free == last.end()) {
-        last.push_back(life.last);
-        const bool keeps = keeps_gradients(of, schedule, life.group);
-        schedule.gradient_slots.push_back({keeps ? Residency::resident : Residency::transient, 0});
-      } else {
-        *free = life.last;
-      }
-      before = life.first;
-      GradientSlot& slot = schedule.gradient_slots[base + index];
-      slot.elements = std::max(slot.elements, elements_of(of.layout, life.group));
-      slot_of[life.group] = static_cast<int>(base + index);
-    }
+    const int base = static_cast<int>(schedule.gradient_slots.size());
+    const std::vector<Lifetime> lives = lifetimes(of, groups);
+    const std::vector<int> slots = dealt(lives);
+    add_gradient_slots(of, schedule, lives, slots);
+    for (std::size_t i = 0; i < lives.size(); ++i) slot_of[lives[i].group] = base + slots[i];
   }
   return slot_of;
 }
@@ -260,6 +277,21 @@ void add_amaxes(const SyncInputs& of, SyncSchedule& schedule) {
 
 }  // namespace
 
+std::int64_t gradient_elements(const ParamLayout& layout, GroupId group) {
+  constexpr std::int64_t vector = 64;  // of any access, also where a group ends at a memory's end
+  std::int64_t sum = 0;
+  for (BucketId b : layout.groups()[group].buckets) sum += layout.buckets()[b].size.value;
+  return round_up(sum, vector);
+}
+
+bool meet(const SyncSchedule& schedule, const ParamLayout& layout, const Reduction& one, const Reduction& other) {
+  const GradientSlot &a = schedule.slot_of(one), &b = schedule.slot_of(other);
+  const auto interval = [&](const Reduction& of, const GradientSlot& slot) {
+    return interval_at(slot.end, gradient_elements(layout, of.group), slot.elements);
+  };
+  return a.memory == b.memory && interval(one, a).meets(interval(other, b));  // mutation: the_other_end_is_not_awaited
+}
+
 SyncSchedule schedule_of(const SyncInputs& of) {
   SyncSchedule schedule;
   make_pools(of, schedule);
@@ -290,7 +322,7 @@ std::uint64_t SyncSchedule::hash() const {
     for (const Visit& v : *visits)
       mix(v.group.value, v.sides, v.pool.value, v.slot, v.micro_batch, v.next.value, v.prefetch.value, v.staged);
   }
-  for (const GradientSlot& slot : gradient_slots) mix(slot.residency, slot.elements);
+  for (const GradientSlot& slot : gradient_slots) mix(slot.residency, slot.memory, slot.elements, slot.end);
   for (const Reduction& r : reductions)
     mix(r.group.value, r.round, r.micro_batches, r.slot, r.sum, r.begin, r.after.value, r.idle);
   for (ProcessGroup processes : amaxes) mix(processes);

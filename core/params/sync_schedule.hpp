@@ -6,6 +6,7 @@
 
 #include "core/comm/communicator.hpp"
 #include "core/params/planes.hpp"
+#include "core/params/two_ended.hpp"
 #include "core/params/usage.hpp"
 
 namespace tessera {
@@ -110,7 +111,9 @@ class PassCursor {
 /// Memory for the whole gradients of the groups that take turns in it, from a round's first write to its exchange.
 struct GradientSlot {
   Residency residency = Residency::resident;
-  std::int64_t elements = 0;
+  int memory = 0;             ///< number of the memory in which it lies, alone or with a slot at the other end
+  std::int64_t elements = 0;  ///< of that memory
+  End end = End::low;
   bool operator==(const GradientSlot&) const = default;
   /// Whether the shard of the group that it holds lies in it.
   bool holds_shard() const { return residency == Residency::resident; }
@@ -154,6 +157,7 @@ struct SyncSchedule {
   std::vector<ProcessGroup> amaxes;       ///< process groups that agree on amaxes at a publication
   IndexedBy<ParamId, int> contributions;  ///< to each gradient, in one micro-batch
 
+  const GradientSlot& slot_of(const Reduction& one) const { return gradient_slots[static_cast<std::size_t>(one.slot)]; }
   bool resides(GroupId group) const { return pools[pool_of[group]].residency == Residency::resident; }
   std::uint64_t hash() const;
 };
@@ -172,6 +176,11 @@ struct SyncInputs {
 /// slots for weights. They share the fewest slots for gradients with which one group can be reduced while the next
 /// accumulates. So they share slots for gradients, whatever the sharding, if each micro-batch is reduced by itself.
 SyncSchedule schedule_of(const SyncInputs& of);
+
+/// Elements of a group's whole gradients, in whole vectors.
+std::int64_t gradient_elements(const ParamLayout& layout, GroupId group);
+/// Whether two reductions' whole gradients lie in the same memory, and there meet.
+bool meet(const SyncSchedule& schedule, const ParamLayout& layout, const Reduction& one, const Reduction& other);
 
 /// The payload that must have been gathered for an access.
 Sides payload_of(const Access& access, const ParamLayout& layout, const WeightRules& rules);

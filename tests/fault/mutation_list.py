@@ -352,10 +352,13 @@ void ParamSync::unshard_all(Stream& stream) {
 """),
              SLICES.format(2)),
     mutation("slot_in_use_is_gathered_to", "the next visit is gathered over the one under way",
-             Instead("""      static Tensor slot;
-      if (i == 0) slot = device.allocate(Category::staging, DType::u8, {round_up(most, Arena::alignment)});
-"""),
+             Swapped("interval_at(end", "interval_at(End::low"),
              SLICES.format(2)),
+    mutation("both_slots_at_one_end", "two gradient slots begin at the same end of their memory", Swapped("slot == low ? End::low : End::high", "End::low"),
+             SLICES.format(2)),
+    mutation("the_other_end_is_not_awaited", "gradients are written over those of the other end that are still being summed",
+             Swapped("a.memory == b.memory", "one.slot == other.slot"),
+             "mpi.full_sharding_test.2 FullSharding.LargeGradientsOfTwoMicroBatchesDoNotMeet"),
     mutation("columnwise_side_of_the_first_publish", "columnwise codes that travel by themselves do so once",
              Before("      if (visit.sides == Sides::columnwise && group.weights.epoch() > 1) continue;\n"),
              SLICES.format(2)),

@@ -115,7 +115,7 @@ CORE_ORDER = [("recipe",), ("config",), ("layout",), ("state",), ("device",), ("
 
 # Floors of core/params, lowest first: a file includes those of its own floor and below. A folder stands for its files;
 # param_sync for all parts of ParamSync.
-PARAMS_ORDER = [("usage", "access", "sync_rules", "labels"), ("planes", "cast", "placed_table"), ("sync_schedule", "visits", "rounds", "rehearsal"), ("wires",),
+PARAMS_ORDER = [("usage", "access", "sync_rules", "labels", "two_ended"), ("planes", "cast", "placed_table"), ("sync_schedule", "visits", "rounds", "rehearsal"), ("wires",),
                 ("state", "slots", "running_sums", "pending_reductions"), ("tokens",), ("masters",), ("param_sync",)]
 
 MOST_COLUMNS = 120

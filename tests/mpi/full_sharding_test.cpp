@@ -91,6 +91,29 @@ TEST(FullSharding, EqualsShardedOptimizersUnderDelays) {
   }
 }
 
+/// Gradients of an embedding and of a head that are larger than the layers between them. In the next micro-batch one finds
+/// the other at the other end of their memory, and so do the parts that ranks send.
+TEST(FullSharding, LargeGradientsOfTwoMicroBatchesDoNotMeet) {
+  for (const GradientWire wire : {GradientWire::fp32, GradientWire::bf16}) {
+    RunConfig config = sharded(test::base(Compute::bf16), 1);
+    config.model.tied_head = false;
+    config.model.ffn = std::int64_t{8};
+    config.reduce.order = ReduceOrder::batch;
+    config.reduce.wire = wire;
+    config.run.steps = 3;
+    derive(config);
+    RunConfig awaited = whole(config);
+    awaited.proof.reduce_overlap = false;
+    const std::vector<MetricsRow> one = Trial(awaited, 0).train(), two = Trial(config, 300).train();
+    ASSERT_EQ(std::ssize(one), config.run.steps);
+    ASSERT_EQ(one.size(), two.size());
+    for (std::size_t i = 0; i < one.size(); ++i) {
+      ASSERT_EQ(one[i].loss, two[i].loss) << "step " << i + 1;
+      ASSERT_EQ(one[i].grad_norm, two[i].grad_norm) << "step " << i + 1;
+    }
+  }
+}
+
 /// ParamSync executes lists, not a sharding: schedules that no rule makes give the same bits.
 TEST(Schedules, ThatNoRuleMakesChangeNoBit) {
   if (mpi().size() == 1) return;

@@ -58,9 +58,10 @@ inline void keep_one_group(SyncSchedule& schedule) {
   Reduction one = *last;  // in place of all its rounds
   one.micro_batches *= std::exchange(one.round, 0) + 1;
   one.sum = SumInto::assign;
-  const std::int64_t elements = schedule.gradient_slots[static_cast<std::size_t>(one.slot)].elements;
+  const int memory = schedule.gradient_slots.back().memory + 1;
+  const std::int64_t elements = schedule.slot_of(one).elements;
   one.slot = static_cast<int>(schedule.gradient_slots.size());
-  schedule.gradient_slots.push_back({Residency::resident, elements});
+  schedule.gradient_slots.push_back({Residency::resident, memory, elements});
   *last = one;
   std::erase_if(reductions, [&](const Reduction& other) { return other.group == one.group && other != one; });
 }

@@ -196,7 +196,9 @@ nlohmann::ordered_json schedule_json(const RunPlan& plan) {
         {{"processes", name_of(pool.processes)}, {"residency", name_of(pool.residency)}, {"slots", pool.slots},
          {"level", name_of(pool.level)}});
   for (const GradientSlot& slot : schedule.gradient_slots)
-    json["gradient_slots"].push_back({{"residency", name_of(slot.residency)}, {"elements", slot.elements}});
+    json["gradient_slots"].push_back(
+        {{"residency", name_of(slot.residency)}, {"memory", slot.memory}, {"elements", slot.elements},
+         {"end", name_of(slot.end)}});
   for (const Reduction& one : schedule.reductions)
     json["reductions"].push_back(
         {{"group", one.group.value},

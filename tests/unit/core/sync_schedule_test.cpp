@@ -184,6 +184,38 @@ TEST(Optimizer, InTheOrderOfTheBatchEveryMicroBatchIsReducedAndTheLastWithoutIdl
   EXPECT_EQ(reductions(config).find('@'), std::string::npos);
 }
 
+/// Gradients of an untied embedding and head are the largest, and no neighbours in a micro-batch. Their memory has room
+/// for one of them beside a layer.
+TEST(Full, GradientSlotsAreTheEndsOfOneMemory) {
+  RunConfig config = times(2, full(dense()));
+  config.model.ffn = std::int64_t{8};
+  config.model.kv_heads = std::int64_t{1};
+  const RunPlan plan = plan_of(config);
+  const SyncSchedule& schedule = plan.schedule;
+  ASSERT_EQ(schedule.gradient_slots.size(), 2u);
+  const GradientSlot &low = schedule.gradient_slots[0], &high = schedule.gradient_slots[1];
+  EXPECT_EQ(low.memory, high.memory);
+  EXPECT_EQ(low.elements, high.elements);
+  EXPECT_EQ(std::pair(low.end, high.end), std::pair(End::low, End::high));
+  std::int64_t largest = 0, neighbours = 0;
+  const Reduction* before = nullptr;
+  for (const Reduction& one : schedule.reductions) {
+    if (one.round > 0) break;
+    const std::int64_t elements = gradient_elements(plan.layout, one.group);
+    largest = std::max(largest, elements);
+    if (before) {
+      neighbours = std::max(neighbours, elements + gradient_elements(plan.layout, before->group));
+      EXPECT_FALSE(meet(schedule, plan.layout, *before, one));
+    }
+    before = &one;
+  }
+  EXPECT_EQ(low.elements, neighbours);
+  EXPECT_LT(low.elements, 2 * largest);
+  const auto last = before - schedule.reductions.data();
+  const Reduction& next = schedule.reductions[static_cast<std::size_t>(last) + 1];
+  EXPECT_TRUE(meet(schedule, plan.layout, *before, next)) << "the next micro-batch's first waits for this one's last";
+}
+
 TEST(Optimizer, WithoutOverlapReductionsStartAtTheEndInOrderOfGroups) {
   RunConfig config = times(3, dense());
   config.proof.reduce_overlap = false;
@@ -260,7 +292,8 @@ TEST(Check, RejectsEveryBrokenRow) {
       {"a second round would overwrite", [](auto& s) { s.gradient_slots[1].residency = Residency::resident; }},
       {"another place in the list", [](auto& s) { std::swap(s.reductions[1], s.reductions[2]); }},
   };
-  const std::vector<Broken> of_tied{{"another group accumulates", [](auto& s) { s.reductions[0].slot = 0; }}};
+  const std::vector<Broken> of_tied{{"another group accumulates", [](auto& s) { s.reductions[0].slot = 0; }},
+                                    {"another group accumulates", [](auto& s) { s.gradient_slots[0].memory = 1; }}};
   const std::vector<Broken> of_optimizer{
       {"not one resident visit", [](auto& s) { s.resident[{0}].group = {0}; }},
       {"is staged in its gradients", [](auto& s) { s.reductions[1].after = {0}; }},
