@@ -13,7 +13,7 @@ import processes
 
 HERE = os.path.dirname(os.path.realpath(__file__))
 NETWORK = "10.77.0"
-NAMESPACES = ("-m", "-u", "-i", "-p", "-n")
+UNITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
 
 
 def with_the_test():
@@ -33,15 +33,20 @@ def is_open_mpi(launcher):
     return "Open" in command(launcher, "--version").stdout
 
 
-def impossible(launcher):
-    """Why this machine cannot simulate hosts, or this launcher not start ranks on them; empty if they can."""
+def impossible(launcher, kind=None):
+    """Why this machine cannot simulate hosts of a kind (Hosts if None), or this launcher not start ranks on them; empty if they can."""
     if sys.platform != "linux":
         return "hosts are simulated by Linux namespaces"
     if not is_hydra(launcher) and not is_open_mpi(launcher):
         return f"{launcher} is neither Hydra (MPICH) nor Open MPI's"
-    tried = command("unshare", *NAMESPACES, "-f", "--mount-proc", "sh", "-c",
-                    "hostname other && mount -t tmpfs tmpfs /dev/shm && ip link add name one type veth peer name two && ip link add name three type bridge && test -c /dev/net/tun")
+    kind = kind or Hosts
+    tried = command("unshare", *kind.namespaces, "-f", "--mount-proc", "sh", "-c", "hostname other && mount -t tmpfs tmpfs /dev/shm" + kind.needs)
     return f"namespaces are not allowed here: {tried.stderr.strip()}" if tried.returncode else ""
+
+
+def bits_a_second(rate):
+    """Of a rate as tc writes it, "50mbit"."""
+    return next(float(rate.removesuffix(unit)) * factor for unit, factor in UNITS.items() if rate.endswith(unit))
 
 
 def until(holds, what, seconds=60):
@@ -54,6 +59,8 @@ def until(holds, what, seconds=60):
 
 class Hosts(contextlib.ExitStack):
     """Hosts h1, h2, ... in `folder`, which all see, but for folder/own, which each has for itself."""
+    namespaces = ("-m", "-u", "-i", "-p", "-n")
+    needs = " && ip link add name one type veth peer name two && ip link add name three type bridge && test -c /dev/net/tun"
 
     def __init__(self, folder, count):
         super().__init__()
@@ -79,16 +86,20 @@ class Hosts(contextlib.ExitStack):
     def begin(self):
         os.makedirs(self.path("own"), exist_ok=True)
         self.write("hosts", "".join(f"{self.address(name)} {name}\n" for name in ("login", *self.names)) + "127.0.0.1 localhost\n")
-        login = self.process("unshare", "-m", "-u", "-n", "sh", "-c",
+        own = (name for name in ("-m", "-u", "-n") if name in self.namespaces)
+        login = self.process("unshare", *own, "sh", "-c",
                              f"hostname login && mount --bind {self.path('hosts')} /etc/hosts && touch {self.path('login.up')} && exec sleep infinity")
         self.pids["login"] = login.pid
         until(lambda: os.path.exists(self.path("login.up")), "login")
+        self.begin_network()
+        for name in self.names:
+            self.boot(name)
+
+    def begin_network(self):
         self.inside("login", "ip", "link", "set", "lo", "up")
         self.inside("login", "ip", "link", "add", "br0", "type", "bridge")
         self.inside("login", "ip", "addr", "add", self.address("login") + "/24", "dev", "br0")
         self.inside("login", "ip", "link", "set", "br0", "up")
-        for name in self.names:
-            self.boot(name)
 
     def address(self, name):
         return f"{NETWORK}.{name[1:]}" if name in self.names else f"{NETWORK}.254"
@@ -106,19 +117,22 @@ class Hosts(contextlib.ExitStack):
         os.makedirs(self.path(f"{name}.own"), exist_ok=True)
         with contextlib.suppress(FileNotFoundError):
             os.remove(self.path(f"{name}.up"))
-        outer = self.process("unshare", *NAMESPACES, "-f", "--kill-child", "--mount-proc", os.path.join(HERE, "init.sh"), name, self.folder)
+        outer = self.process("unshare", *self.namespaces, "-f", "--kill-child", "--mount-proc", os.path.join(HERE, "init.sh"), name, self.folder)
         until(lambda: os.path.exists(self.path(f"{name}.up")), name)
         with open(f"/proc/{outer.pid}/task/{outer.pid}/children", encoding="ascii") as file:
             pid = int(file.read())
         self.pids[name] = pid
         self.write(f"{name}.pid", str(pid))
+        self.join_network(name, perfect)
+
+    def join_network(self, name, perfect):
         with contextlib.suppress(RuntimeError):  # the system removes a lost host's link some time after it
             self.inside("login", "ip", "link", "delete", name)
         if cable := self.cables.pop(name, None):
             cable.kill()
             cable.wait()
         if perfect:
-            self.inside("login", "ip", "link", "add", name, "type", "veth", "peer", "name", "eth0", "netns", str(pid))
+            self.inside("login", "ip", "link", "add", name, "type", "veth", "peer", "name", "eth0", "netns", str(self.pids[name]))
         else:
             self.lay_cable(name)
         self.inside("login", "ip", "link", "set", name, "master", "br0", "up")
@@ -151,8 +165,14 @@ class Hosts(contextlib.ExitStack):
 
     def slow(self, name, rate):
         """Limits both directions of the host's link to a rate such as "50mbit"."""
+        burst = max(1 << 16, int(bits_a_second(rate) / 8 / 1000))  # bytes; a millisecond's, since the kernel wakes no oftener
         for place, end in (("login", name), (name, "eth0")):
-            self.inside(place, "tc", "qdisc", "replace", "dev", end, "root", "tbf", "rate", rate, "burst", "64kb", "latency", "50ms")
+            self.inside(place, "tc", "qdisc", "replace", "dev", end, "root", "tbf", "rate", rate, "burst", str(burst), "latency", "50ms")
+
+    def perfect(self, name):
+        """Takes back slow()."""
+        for place, end in (("login", name), (name, "eth0")):
+            self.inside(place, "tc", "qdisc", "delete", "dev", end, "root")
 
     def answers_after(self, name, other):
         """Seconds until another host has refused a connection: one way there and back. The shortest of five."""
