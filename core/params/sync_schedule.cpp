@@ -187,8 +187,8 @@ std::vector<int> dealt(const std::vector<Lifetime>& lives) {
   return slots;
 }
 
-/// Makes the slots that were dealt. The last two of several are the ends of one memory. It has room for what accumulates
-/// at once, and for a group's reduction while the next one accumulates.
+/// Makes the slots that were dealt. The last two of several are the ends of one memory. It has room for what
+/// accumulates at once, and for a group's reduction while the next one accumulates.
 void add_gradient_slots(const SyncInputs& of, SyncSchedule& schedule, const std::vector<Lifetime>& lives,
                         const std::vector<int>& slots) {
   const int count = slots.empty() ? 0 : std::ranges::max(slots) + 1;

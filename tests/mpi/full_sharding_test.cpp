@@ -91,8 +91,8 @@ TEST(FullSharding, EqualsShardedOptimizersUnderDelays) {
   }
 }
 
-/// Gradients of an embedding and of a head that are larger than the layers between them. In the next micro-batch one finds
-/// the other at the other end of their memory, and so do the parts that ranks send.
+/// Gradients of an embedding and of a head that are larger than the layers between them. In the next micro-batch one
+/// finds the other at the other end of their memory, and so do the parts that ranks send.
 TEST(FullSharding, LargeGradientsOfTwoMicroBatchesDoNotMeet) {
   for (const GradientWire wire : {GradientWire::fp32, GradientWire::bf16}) {
     RunConfig config = sharded(test::base(Compute::bf16), 1);

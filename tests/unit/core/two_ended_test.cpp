@@ -20,8 +20,8 @@ TEST(TwoEnded, RoomIsThatOfTheLargestThatAreThereAtOnce) {
   EXPECT_EQ(room_for({{high, 6, 4, 5}, {low, 5, 0, 4}}), 11) << "in any order";
 }
 
-/// Whatever the sizes and times, those that are there at once do not meet. Two slots as large as the largest would be no
-/// smaller.
+/// Whatever the sizes and times, those that are there at once do not meet. Two slots as large as the largest would be
+/// no smaller.
 TEST(TwoEnded, WhatIsThereAtOnceDoesNotMeet) {
   std::mt19937 random(5);
   for (int drawn = 0; drawn < 200; ++drawn) {
