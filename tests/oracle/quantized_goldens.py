@@ -6,7 +6,7 @@ model under each recipe, by quantized_model.py, with the seed of weights and tex
 The seed is chosen so that goldens do not depend on rounding. A number close to the middle between two codes takes the
 other code when a sum before it is rounded otherwise, and all that follows then differs by a quantization error. So the
 seed is the first whose gradients change by less than STEADY, relative to their norms, when every sum is added in
-another order and every result moves by half a unit in fp32's last place.
+another order and every result moves by half a unit in fp32's last place, or by more where a recipe's SHAKE says so.
 
 The .bin holds little-endian fp16: gradients, each divided by its largest magnitude, in the order of `tensors`.
 """
@@ -34,6 +34,8 @@ for with_few_bits in ("nvfp4", "nvfp4_46", "rows", "mxfp4_2d", "six_bits", "weig
 BATCH = dict(sequences=4, micro=2)
 RUN_SEED = 1234  # run.seed of the program: the seed of stochastic rounding
 STEADY, SHAKES = 5e-3, 24
+SHAKE = {recipe: 2.0**-24 for recipe in low_precision.RECIPES}  # largest relative error of a shaken result
+SHAKE["fp8_tensor"] = 2.0**-21  # one amax decides all codes of a tensor; at 2^-24 a seed passed that AMX gives other codes
 LOSS_LIMIT, GRADIENT_LIMIT = 1e-4, 1e-2  # largest errors of a run: relative to the loss, and to a gradient's norm
 GAP = 3e-3  # least difference between the logits of the last expert chosen and the next one
 
@@ -50,16 +52,16 @@ class ShakenProducts(low_precision.Products):
 
 
 class Shaken(quantized_model.Model):
-    """The same model with sums in fp32, in a random order, and with relative errors of up to 2^-24 in every number that
-    fp32 cannot represent."""
+    """The same model with sums in fp32, in a random order, and with relative errors in every number that fp32 cannot
+    represent."""
 
-    def __init__(self, shake, *arguments):
-        super().__init__(*arguments)
+    def __init__(self, shake, m, weights, recipe, run_seed):
+        super().__init__(m, weights, recipe, run_seed)
         random = np.random.default_rng(shake)
         rounded = self.round
 
         def shaken(x):
-            error = 1 + random.uniform(-1, 1, x.shape) * 2.0**-24
+            error = 1 + random.uniform(-1, 1, x.shape) * SHAKE[recipe]
             return rounded(np.where(x == x.astype(np.float32), x, x * error))
 
         self.round = shaken
