@@ -59,7 +59,7 @@ class PendingReductions {
     std::int64_t launches_before = 0;
   };
 
-  /// Behind the last sum of a gradient slot, and what it summed: the slot is free again.
+  /// The last reduction that summed a gradient slot, and the event behind which its memory is free.
   struct Summed {
     const Reduction* reduction = nullptr;
     Event event;

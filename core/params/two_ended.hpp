@@ -6,8 +6,8 @@
 
 namespace tessera {
 
-/// Two slots may lie in one memory, at its low and its high end. What is in both at once must fit. So the memory is as
-/// large as the largest neighbours in time, not twice as large as the largest of all.
+/// Double buffering in one memory: two slots lie at its low and its high end. What is in both at once must fit. So the
+/// memory is as large as the largest neighbours in time, not twice as large as the largest of all.
 enum class End : std::uint8_t { low, high };
 constexpr const char* name_of(End end) { return end == End::low ? "low" : "high"; }
 

@@ -113,6 +113,8 @@ def measured(options, hosts, deck, number, name):
         rows = [json.loads(line) for line in file]
     shutil.rmtree(directory)
     of_step = {host: (hosts.bytes_of(host, "rx") - before[host]) / options.steps for host in NAMES}
+    if min(of_step.values()) <= 0:
+        raise RuntimeError(f"{name}: nothing crossed the link, whose rate had no effect then")
     return {"way": name, "step_s": statistics.median(row["step_ms"] for row in rows[options.warm:]) / 1000, "loss": rows[-1]["loss"],
             "bytes": max(of_step.values())}
 

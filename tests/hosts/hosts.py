@@ -46,7 +46,10 @@ def impossible(launcher, kind=None):
 
 def bits_a_second(rate):
     """Of a rate as tc writes it, "50mbit"."""
-    return next(float(rate.removesuffix(unit)) * factor for unit, factor in UNITS.items() if rate.endswith(unit))
+    for unit, factor in UNITS.items():
+        if rate.endswith(unit):
+            return float(rate.removesuffix(unit)) * factor
+    raise ValueError(f"{rate}: a rate ends with {', '.join(UNITS)}")
 
 
 def until(holds, what, seconds=60):
