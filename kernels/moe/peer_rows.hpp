@@ -35,7 +35,8 @@ void fetch_answers(Stream& stream, const Tensor& y, const Tensor& kept, const Te
 void fetch_gradients(Stream& stream, const Tensor& dx, const Tensor& dx_rows, const Routing& routing,
                      const PeerRows& peers, const Tensor& first = {});
 
-/// Zeroes the rows (of any type) that are no token's, behind the last expert's too.
-void clear_gaps(Stream& stream, const Tensor& rows, const Routing& arrival);
+/// Zeroes the rows (of any type) that are no token's, behind the last expert's too. With `end` (i32 [1]) those before
+/// row *end alone.
+void clear_gaps(Stream& stream, const Tensor& rows, const Routing& arrival, const Tensor& end = {});
 
 }  // namespace tessera

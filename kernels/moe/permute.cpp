@@ -192,10 +192,13 @@ void clear_rows_behind(Stream& stream, const Tensor& rows, const Routing& routin
   clear_unused(stream, "clear_rows_behind", rows, routing, KOKKOS_LAMBDA(std::int64_t r) { return r >= *end; });
 }
 
-void clear_gaps(Stream& stream, const Tensor& rows, const Routing& arrival) {
+void clear_gaps(Stream& stream, const Tensor& rows, const Routing& arrival, const Tensor& end) {
   const std::int32_t* const token = arrival.token_of_row.as<std::int32_t>();
+  const std::int32_t* const behind = end ? end.as<std::int32_t>() : nullptr;
   // mutation: rows_behind_those_of_peers_are_kept
-  clear_unused(stream, "clear_gaps", rows, arrival, KOKKOS_LAMBDA(std::int64_t r) { return token[r] < 0; });
+  clear_unused(stream, "clear_gaps", rows, arrival, KOKKOS_LAMBDA(std::int64_t r) {
+    return token[r] < 0 && (behind == nullptr || r < *behind);
+  });
 }
 
 void send_rows(Stream& stream, const Tensor& rows, const Tensor& x, const Routing& routing, const PeerRows& peers,

@@ -332,6 +332,7 @@ __global__ void __launch_bounds__(threads, blocks_a_multiprocessor<F, typename M
   const Descriptor& d = fetch(table, task, descriptor);
   if constexpr (F::tensor_amax) await_previous();
   const Patch p = patch_of(d, task);
+  if (p.rows == 0) return;
   const bool vectors = d.aligned.values && d.aligned.rowwise && d.aligned.columnwise;
   if (vectors && owned_whole(d, p))
     quantize_patch<F, M>(d, p, Whole(), shared);
@@ -405,11 +406,12 @@ __global__ void __launch_bounds__(2 * threads) repeat_kernel(const __grid_consta
 /// plain values are up to 4% slower with it.
 template <Format F, class M>
 inline constexpr bool may_read_ahead = OfGelu<typename M::Source>&& scales_by_entry<F>;
-/// Whether it may be used: for one whole matrix whose rows are multiples of 128.
+/// Whether it may be used: for one whole matrix, all of it in use, whose rows are multiples of 128.
 inline bool reads_ahead(const TableView& table) {
   const Descriptor& d = table.one;
   return table.items == nullptr && d.members == 1 && d.begin == 0 && d.end == d.matrix.elements() &&
-         d.matrix.rows % patch_edge == 0 && d.aligned.values && d.aligned.rowwise && d.aligned.columnwise;
+         d.rows_end == nullptr && d.matrix.rows % patch_edge == 0 && d.aligned.values && d.aligned.rowwise &&
+         d.aligned.columnwise;
 }
 
 /// Number of blocks of threads that fill the GPU.

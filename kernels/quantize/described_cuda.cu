@@ -91,6 +91,7 @@ __global__ void __launch_bounds__(edge)
   const Task task = table.owned[blockIdx.x];
   const Descriptor& d = table[task];
   const Patch p = patch_of(d, task);
+  if (p.rows == 0) return;
   quantize_side(format, d, p, reading, Side::rowwise, shared);
   if (format.columnwise() != formats::Columnwise::shared)
     quantize_side(format, d, p, reading, Side::columnwise, shared);

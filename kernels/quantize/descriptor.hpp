@@ -74,6 +74,7 @@ struct Descriptor {
   const std::uint64_t* step;
   std::int64_t first_row;
   const std::int64_t* rows;
+  const std::int32_t* rows_end;  ///< where the rows in use end; null: all are
   std::uint64_t* not_finite;  ///< set to 1 if a value is NaN or infinite; null: not checked
   const std::uint16_t* pre;   ///< input of a gelu whose gradient is quantized, of the shape of the values, which are dy
   float* column_sums;         ///< of each 128 rows of what is quantized; null: not computed
@@ -152,17 +153,24 @@ TESSERA_FN inline std::int64_t clamp_to(std::int64_t x, std::int64_t low, std::i
   return x < low ? low : x > high ? high : x;
 }
 
-/// The area whose first element is (row, column) of the member; empty if that is outside.
+/// Number of a member's rows that are read and written.
+TESSERA_FN inline std::int64_t rows_in_use(const Descriptor& d) {
+  if (d.rows_end == nullptr) return d.matrix.rows;
+  return clamp_to(*d.rows_end, 0, d.matrix.rows);  // mutation: rows_behind_the_end
+}
+
+/// The area whose first element is (row, column) of the member; empty if that is outside, or behind the rows in use.
 TESSERA_FN inline Patch area_at(const Descriptor& d, std::int64_t member, std::int64_t row, std::int64_t column,
                                 Area area) {
   Patch p;
   p.member = member;
   p.row = row;
   p.column = column;
-  p.rows = static_cast<int>(clamp_to(d.matrix.rows - row, 0, area.rows));
+  const std::int64_t rows = rows_in_use(d);
+  p.rows = static_cast<int>(clamp_to(rows - row, 0, area.rows));
   p.columns = static_cast<int>(clamp_to(d.matrix.columns - column, 0, area.columns));
   p.low = clamp_to(d.begin - p.member * d.stride, 0, d.matrix.elements());
-  p.high = clamp_to(d.end - p.member * d.stride, 0, d.matrix.elements());
+  p.high = clamp_to(d.end - p.member * d.stride, 0, rows * d.matrix.columns);
   return p;
 }
 TESSERA_FN inline Patch patch_of(const Descriptor& d, const Task& task, Area area = one_patch) {

@@ -244,6 +244,7 @@ __global__ void __launch_bounds__(threads, 4) factors_kernel(const __grid_consta
   const Descriptor& d = fetch(table, task, descriptor);
   if constexpr (F::tensor_amax) await_previous();
   const Patch p = patch_of(d, task);
+  if (p.rows == 0) return;
   const bool vectors = d.aligned.values && d.aligned.rowwise && d.aligned.columnwise;
   if (vectors && owned_whole(d, p))
     factor_patch<F, M>(d, p, Whole(), shared);

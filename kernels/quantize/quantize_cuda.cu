@@ -62,6 +62,7 @@ __global__ void __launch_bounds__(threads, blocks_a_multiprocessor<F, typename M
   let_next_begin();
   const Descriptor& d = fetch(table, task, descriptor);
   const Patch p = patch_of(d, task);
+  if (p.rows == 0) return;
   const SourcePatch<Source> source(d, p);
   const Seat seat;
   const bool vectors = d.aligned.values;

@@ -110,6 +110,12 @@ class Check {
     expect(m_.values.type == DType::bf16, "what is not finite is looked for in bf16 alone");
   }
 
+  void rows_end() const {
+    if (!m_.rows_end) return;
+    expect(m_.rows_end.type == DType::i32 && m_.rows_end.elements() == 1, "the end of the rows in use is one i32");
+    expect(m_.members == 1, "of one matrix only do the rows in use end before the last");
+  }
+
   std::int64_t stride() const { return stride_; }
   /// Number of owned elements; 0 for a tensor that was never set.
   std::int64_t count() const { return m_.values || m_.values.shape.rank() > 0 ? m_.values.elements() : 0; }
@@ -223,6 +229,7 @@ Descriptor described_by(const FormatTraits& format, const QuantizedMatrix& m, qu
   check.block_scales();
   check.draws();
   check.not_finite();
+  check.rows_end();
   Descriptor d{};
   d.matrix = m.matrix;
   d.members = m.members;
@@ -242,6 +249,7 @@ Descriptor described_by(const FormatTraits& format, const QuantizedMatrix& m, qu
   d.step = static_cast<const std::uint64_t*>(m.draws.step.data);
   d.first_row = m.draws.first_row;
   d.rows = static_cast<const std::int64_t*>(m.draws.rows.data);
+  d.rows_end = static_cast<const std::int32_t*>(m.rows_end.data);
   d.not_finite = static_cast<std::uint64_t*>(m.not_finite.data);
   std::tie(d.first_patch_row, d.patch_rows) = owned_strips(d);
   d.aligned = alignment_of(format, d, size_of(m.values.type), contents);

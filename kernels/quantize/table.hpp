@@ -54,6 +54,8 @@ struct QuantizedMatrix {
   Tensor not_finite = {};  ///< u64 [1], set to 1 if quantize() finds NaN or infinity in bf16; empty: not checked
   Tensor column_sums = {};  ///< f32 column_sums_shape(): receives the column sums of each 128 rows quantized, added
                             ///< by sixteens, in order. Empty: not computed. quantize_one() of one matrix only
+  Tensor rows_end = {};  ///< i32 [1] on the device: rows from there on are neither read nor written; a multiple of each
+                         ///< block's rows. Of one matrix only. Empty: all rows are in use
   Draws draws;
   Buffers buffers = Buffers::whole;
 };

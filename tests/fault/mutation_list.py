@@ -336,6 +336,8 @@ void ParamSync::unshard_all(Stream& stream) {
              "unit.peer_rows_test PeerRows.ShiftsLeadToTheRowsOfAnExchange"),
     mutation("rows_behind_those_of_peers_are_kept", "in peers' memory, rows that are no token's keep old data",
              Swapped("token[r] < 0", "token[r] < -1"), "unit.peer_rows_test InPeersMemory/*.RowsAndTheirNumbersArriveSorted"),
+    mutation("rows_behind_the_end", "a quantizer reads and writes one row behind those in use", Swapped("clamp_to(*d.rows_end, 0", "clamp_to(*d.rows_end + 1, 0"),
+             "unit.quantize_one_test QuantizeOne/*.RowsFromTheEndOnAreNeitherReadNorWritten"),
     mutation("rows_are_sent_unasked", "a rank writes rows into another's memory before that one is ready for them", Dropped(),
              "mpi.peer_memory_test.2 PeerMemory.IsWrittenWhenAllAreReadyAndReadWhenAllHaveWritten"),
     mutation("one_row_behind_the_end", "an activation writes one row behind those that hold something", Swapped("row >= *end", "row > *end"),

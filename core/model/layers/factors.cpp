@@ -51,6 +51,7 @@ QuantizedMatrix matrix_of(const Call& call, const Tensor& values) {
   QuantizedMatrix matrix;
   matrix.matrix = {values.rows(), values.columns()};
   matrix.values = values;
+  matrix.rows_end = call.rows_end;
   matrix.not_finite = call.not_finite();
   return matrix;
 }
@@ -186,6 +187,7 @@ Operand Factors::columns_of(const Call& call, const Input& x, const Saved& saved
   QuantizedMatrix matrix;
   matrix.matrix = {like(x).rows(), like(x).columns()};
   matrix.columnwise = saved.columns;
+  matrix.rows_end = call.rows_end;
   if (!multiplies_activation(Side::columnwise)) {
     matrix.values = call.arena.temp(DType::bf16, {matrix.matrix.rows, matrix.matrix.columns});
     decode_one(call.stream, format, matrix, Side::columnwise);

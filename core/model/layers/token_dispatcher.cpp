@@ -69,8 +69,13 @@ Routing TokenDispatcher::local_routing(const Saved& saved) const {
 }
 
 Tensor TokenDispatcher::rows_end(const Call& call, const Saved& saved) const {
-  if (!moe_.by_peers() || row_multiple_ > 1 || !call.observers.empty()) return {};
+  if (!moe_.by_peers() || !call.observers.empty()) return {};
   return saved.arrival.offsets.flat(moe_.held(), 1);
+}
+
+void TokenDispatcher::clear_unsent(const Call& call, const Saved& saved, const Tensor& rows) const {
+  const Tensor end = rows_end(call, saved);
+  if (!end || row_multiple_ > 1) clear_gaps(call.stream, rows, saved.arrival, end);
 }
 
 Tensor TokenDispatcher::of_experts(Arena& arena, const Saved& saved, const Tensor& tokens_rows) const {
@@ -102,7 +107,7 @@ TokenDispatcher::Dispatch TokenDispatcher::start_dispatch(const Call& call, cons
     call.exchange->gather(call.stream, shape);
     find_shifts(call.stream, shape, saved.shifts, counts);
     tessera::arrive(call.stream, shape, saved.arrival, counts, arrivals);
-    if (!rows_end(call, saved)) clear_gaps(call.stream, experts_rows, saved.arrival);
+    clear_unsent(call, saved, experts_rows);
     return {.pending = call.exchange->move(call.stream, shape, {&experts_rows, 1}, "expert rows", [&](Stream& stream) {
       send_rows(stream, experts_rows, x, saved.routing, peers(call, saved), Weighted::no);
     })};
@@ -129,8 +134,7 @@ TokenDispatcher::Dispatch TokenDispatcher::start_combine_backward(const Call& ca
   combine_backward(call.stream, {}, dweight, dy, out, routing);
   std::vector<Tensor> moved{drows};
   if (numbers) moved.push_back(numbers.view({numbers.elements(), 1}));
-  for (const Tensor& rows : moved)
-    if (!rows_end(call, saved)) clear_gaps(call.stream, rows, saved.arrival);
+  for (const Tensor& rows : moved) clear_unsent(call, saved, rows);
   const auto kernels = [&](Stream& stream) {
     send_rows(stream, of.drows, of.dy, routing, peers(call, saved), Weighted::yes);
     if (of.numbers) send_numbers(stream, of.numbers, routing, peers(call, saved), call.first_token);

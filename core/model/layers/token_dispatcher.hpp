@@ -36,8 +36,7 @@ class TokenDispatcher {
   Routing local_routing(const Saved& saved) const;
   /// How many those are, gaps between experts included: in peers' memory, as many as there is room for.
   std::int64_t rows(const Saved& saved) const { return local_routing(saved).token_of_row.elements(); }
-  /// Where the rows in use end, on the device, if nobody reads those behind, as quantizers and observers do:
-  /// Call::rows_end.
+  /// Where the rows in use end, on the device, if nobody reads those behind, as observers do: Call::rows_end.
   Tensor rows_end(const Call& call, const Saved& saved) const;
   /// Room for what the experts compute, as wide as `tokens_rows`, the rows of this rank's tokens: these themselves
   /// where they are the experts', else a temporary.
@@ -85,6 +84,8 @@ class TokenDispatcher {
   bool local() const { return moe_.group.size == 1; }
   ArrivalShape arrival(const Saved& saved) const;
   PeerRows peers(const Call& call, const Saved& saved) const;
+  /// Zeroes what no rank sends of the rows that are read: gaps between experts, and those behind the end if they are.
+  void clear_unsent(const Call& call, const Saved& saved, const Tensor& rows) const;
   Tensor of_tokens(Arena& arena, const Saved& saved, const Tensor& experts_rows) const;
   Dispatch send(const Call& call, const Saved& saved, const Tensor& experts_rows, const Tensor& of_tokens,
                 const Tensor& numbers, const char* label) const;

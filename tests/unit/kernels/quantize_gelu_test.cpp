@@ -311,5 +311,51 @@ TEST(QuantizeGelu, RefusesWhatDoesNotFit) {
   EXPECT_THROW(quantize_one(s, format, copies.item, Purpose::gradient), Error);
 }
 
+/// The values that both copies stand for: of `rows` rows, which are all of them, or those in use of more.
+std::vector<bf16> decoded(Device& device, const QuantizedMatrix& made, std::int64_t rows) {
+  std::vector<bf16> all;
+  for (const Side side : {Side::rowwise, Side::columnwise}) {
+    QuantizedMatrix item = made;
+    item.values = test::poisoned<bf16>(device, {made.matrix.rows, made.matrix.columns});
+    decode_one(device.compute(), format, item, side);
+    const std::vector<bf16> values = test::on_host<bf16>(device, item.values.row_range(0, rows));
+    all.insert(all.end(), values.begin(), values.end());
+  }
+  return all;
+}
+
+TEST(QuantizeSwiglu, ComputesNothingOfRowsFromTheEndOn) {
+  Device device;
+  const Matrix m{400, 384};
+  for (const std::int64_t end : {0, 128, 144, 384}) {
+    SCOPED_TRACE(test::shown(end));
+    const Matrix used{end, m.columns}, of_both{end, 2 * m.columns};
+    const SwigluCase whole(device, m);
+    const auto first = [&](const Tensor& t) { return t.row_range(0, end); };
+    const Swiglu some{first(whole.of_gate_up)};
+    const SwigluGradient some_gradient{first(whole.of_dy), first(whole.of_gate_up)};
+    const Gelu gelu{whole.of_dy}, some_gelu{first(whole.of_dy)};
+    const GeluGradient slope{whole.of_dy, whole.of_dy}, some_slope{first(whole.of_dy), first(whole.of_dy)};
+    const auto check = [&](Matrix all, Matrix part, const auto& of_all, const auto& of_part) {
+      Copies made(device, all), wanted(device, part);
+      made.item.rows_end = test::on_device(device, std::vector<std::int32_t>{static_cast<std::int32_t>(end)});
+      quantize_one(device.compute(), format, made.item, of_all);
+      quantize_one(device.compute(), format, wanted.item, of_part);
+      EXPECT_FALSE(made.marked(device)) << "NaN behind the end was read";
+      if (end == 0) return;
+      EXPECT_TRUE(test::same_bits(decoded(device, made.item, end), decoded(device, wanted.item, end)));
+    };
+    for (const Tensor& t : {whole.of_gate_up, whole.of_dy}) {
+      std::vector<bf16> values = test::on_host<bf16>(device, t);
+      std::fill(values.begin() + end * t.columns(), values.end(), bf16(std::numeric_limits<float>::quiet_NaN()));
+      device.upload(device.compute(), t, values.data());
+    }
+    check(m, used, whole.swiglu(), some);
+    check(whole.both(), of_both, whole.gradient(), some_gradient);
+    check(m, used, gelu, some_gelu);
+    check(m, used, slope, some_slope);
+  }
+}
+
 }  // namespace
 }  // namespace tessera

@@ -145,6 +145,87 @@ TYPED_TEST(QuantizeOne, MakesTheFactorsThatDecodingGives) {
       }
 }
 
+/// A matrix whose rows in use end early, with NaN behind them, and one that has no others.
+template <class F>
+struct Shortened {
+  Case<F> whole, part;
+  std::int64_t end;
+
+  Shortened(Device& device, Matrix m, std::int64_t rows)
+      : whole(device, m, 1, DType::bf16, 8, true),
+        part(device, {rows, m.columns}, 1, DType::bf16, 9, true),
+        end(rows) {
+    const auto used = static_cast<std::size_t>(rows * m.columns);
+    std::copy_n(whole.values.begin(), used, part.values.begin());
+    std::fill(whole.values.begin() + static_cast<std::ptrdiff_t>(used), whole.values.end(), std::nanf(""));
+    for (Case<F>* c : {&whole, &part}) {
+      const std::vector<bf16> narrow(c->values.begin(), c->values.end());
+      device.upload(device.compute(), c->item.values, narrow.data());
+      c->item.not_finite = test::on_device(device, std::vector<std::uint64_t>{0});
+    }
+    whole.item.rows_end = test::on_device(device, std::vector<std::int32_t>{static_cast<std::int32_t>(rows)});
+  }
+  /// Whether the data behind the end are as they were made.
+  bool left(Device& device, Side side) const {
+    const auto bytes = (side == Side::rowwise ? whole.rowwise : whole.columnwise).data.bytes(device);
+    const Matrix m = whole.matrix;
+    const bool turned = side == Side::columnwise && F::columnwise_order == formats::Order::transposed;
+    const std::int64_t lines = turned ? m.columns : 1, length = turned ? m.rows : m.elements();
+    const std::int64_t used = turned ? end : end * m.columns;
+    for (std::int64_t line = 0; line < lines; ++line) {
+      const auto at = [&](std::int64_t i) { return bytes.begin() + formats::data_bytes<F>(line * length + i); };
+      if (!std::all_of(at(used), at(length), [](std::uint8_t byte) { return byte == 0xFF; })) return false;
+    }
+    return true;
+  }
+};
+
+/// What one copy stands for, and its amaxes: [end, columns] of it.
+template <class F>
+std::pair<std::vector<bf16>, std::vector<float>> decoded_of(Device& device, const Case<F>& c, Side side,
+                                                            std::int64_t end) {
+  QuantizedMatrix item = c.item;
+  item.values = test::poisoned<bf16>(device, {c.matrix.elements()});
+  decode_one(device.compute(), formats::id_of<F>, item, side);
+  std::vector<bf16> values = test::on_host<bf16>(device, item.values);
+  for (std::size_t i = static_cast<std::size_t>(end * c.matrix.columns); i < values.size(); ++i)
+    EXPECT_EQ(values[i].bits, 0xFFFF) << "decoded behind the end";
+  values.resize(static_cast<std::size_t>(end * c.matrix.columns));
+  if (!F::tensor_amax) return {values, {}};
+  auto amaxes = test::on_host<float>(device, (side == Side::rowwise ? item.rowwise : item.columnwise).amax);
+  if (formats::by_lines<F> && side == Side::rowwise) amaxes.resize(static_cast<std::size_t>(end));
+  return {values, amaxes};
+}
+
+TYPED_TEST(QuantizeOne, RowsFromTheEndOnAreNeitherReadNorWritten) {
+  using F = TypeParam;
+  const Tensor step = test::on_device(this->device, std::vector<std::uint64_t>{5});
+  for (const Matrix m : {Matrix{512, 288}, Matrix{544, 1056}})
+    for (const std::int64_t end : {0, 32, 128, 160, 384, 512})
+      for (const Purpose purpose : {Purpose::activation, Purpose::gradient}) {
+        SCOPED_TRACE(test::shown(m.rows, m.columns, end, purpose));
+        if (!takes<F>(m) || !takes<F>({end, m.columns})) continue;
+        Shortened<F> c(this->device, m, end);
+        for (Case<F>* one : {&c.whole, &c.part}) {
+          one->item.draws = {11, 12, 13, step, 77, {}};
+          quantize_one(this->device.compute(), formats::id_of<F>, one->item, purpose);
+        }
+        EXPECT_TRUE(c.whole.rowwise.untouched(this->device) && c.whole.columnwise.untouched(this->device));
+        EXPECT_EQ(test::on_host<std::uint64_t>(this->device, c.whole.item.not_finite),
+                  test::on_host<std::uint64_t>(this->device, c.part.item.not_finite));
+        for (const Side side : {Side::rowwise, Side::columnwise}) {
+          if (side == Side::columnwise && F::columnwise == formats::Columnwise::shared) continue;
+          EXPECT_TRUE(c.left(this->device, side)) << F::name << " " << name_of(side);
+          const auto found = decoded_of(this->device, c.whole, side, end);
+          const auto wanted = decoded_of(this->device, c.part, side, end);
+          if (end == 0) continue;
+          EXPECT_TRUE(test::same_bits(found.first, wanted.first)) << F::name << " " << name_of(side);
+          if (!F::tensor_amax) continue;
+          EXPECT_TRUE(test::same_bits(found.second, wanted.second)) << F::name << " " << name_of(side) << " amax";
+        }
+      }
+}
+
 // The flag not_finite is set by a value at any place of any patch, and by nothing else.
 TYPED_TEST(QuantizeOne, SaysWhereAValueIsNotFinite) {
   using F = TypeParam;
