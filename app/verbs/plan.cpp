@@ -51,7 +51,7 @@ int run_plan(const PlanOptions& options) {
   if (options.ranks % options.hosts != 0)
     throw Error(Exit::usage, fmt::format("--hosts {}: must divide --ranks {}", options.hosts, options.ranks));
   Deck deck = checked_deck(options.deck, options.overrides);
-  deck.config.parallel.sharding_group.settle(options.ranks / options.hosts);
+  settle_for(deck.config, static_cast<int>(options.ranks), static_cast<int>(options.hosts));
   Runtime::plan_for(static_cast<int>(deck.config.run.threads.get()));
   Problems problems;
   for (const Finding& finding : refusals(deck.config, static_cast<int>(options.ranks)))

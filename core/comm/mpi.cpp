@@ -139,6 +139,14 @@ std::string Mpi::launcher() {
   return std::filesystem::exists(TESSERA_LAUNCHER, unknown) ? TESSERA_LAUNCHER : "";
 }
 
+bool Mpi::gpus_reach_each_other(Control& control, int gpu, int group) const {
+  bool possible = gpu >= 0;
+  for (std::size_t r = 0; r < hosts().size(); ++r)
+    possible = possible && hosts()[r] == hosts()[r / static_cast<std::size_t>(group) * static_cast<std::size_t>(group)];
+  if (control.max(possible ? 0 : 1) != 0) return false;
+  return tessera::gpus_reach_each_other(control, gpu, group);
+}
+
 std::string Mpi::nccl_version() { return tessera::nccl_version(); }
 
 std::string Mpi::start_mistake() {

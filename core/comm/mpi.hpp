@@ -72,6 +72,10 @@ class Mpi {
   /// Makes a Control (votes) on a communicator of its own. `timeout` becomes that of all waits, as of a mesh.
   std::unique_ptr<Control> control(std::chrono::seconds timeout);
 
+  /// Whether each `group` neighbouring ranks are on one host, on GPUs that reach each other's memory. `gpu`: this
+  /// rank's; below 0: it has none.
+  bool gpus_reach_each_other(Control& control, int gpu, int group) const;
+
   /// Ends the run for a failure that the other ranks cannot learn of: prints `what` with rank and host, flushes, calls
   /// MPI_Abort(code). Local.
   [[noreturn]] void abort(Exit code, const std::string& what);

@@ -71,7 +71,7 @@ TESSERA_CHOICE(Sharding, optimizer, full);
 TESSERA_CHOICE(GatherWire, automatic, bf16, quantized);
 TESSERA_CHOICE(GatherCuts, flat, tile);
 TESSERA_CHOICE(GatherStaging, automatic, alias_grads, ring);
-TESSERA_CHOICE(ExpertRows, exchange, peers);
+TESSERA_CHOICE(ExpertRows, automatic, exchange, peers);
 TESSERA_CHOICE(GatherGranularity, automatic, block, module);
 TESSERA_CHOICE(ReduceOrder, rank, batch);
 TESSERA_CHOICE(KeptGradients, norms, biases, router, embedding);

@@ -41,7 +41,7 @@ MODELS = {"dense": ("ffn: 512, tied_head: false", "adamw"), "tied": ("ffn: 512, 
 RECIPES = ("bf16", "nvfp4", "fp8_block")
 LOGGED = ("step", "loss", "eval_loss", "balance_loss", "z_loss", "expert_load", "grad_norm")
 SCALED = {"gpt2_d12": (), "gpt2_d48": (), "moe": (), "gpt2_d12 fp8_block": ("precision.recipe=fp8_block",),
-          "moe P": ("parallel.expert=RANKS",), "moe P peers": ("parallel.expert=RANKS", "proof.expert_rows=peers")}
+          "moe P": ("parallel.expert=RANKS", "proof.expert_rows=exchange"), "moe P peers": ("parallel.expert=RANKS", "proof.expert_rows=peers")}
 TOKENS = {"random.bin": 50257, "llama3.bin": 128256}
 STEPS, WARM = 16, 6
 

@@ -209,9 +209,9 @@ class OnGpus:
         """Experts over 2 GPUs: captured, launched kernel by kernel, and behind other steps of the exchange."""
         if gpus() < 2:
             pytest.skip("needs two GPUs")
-        base = {"parallel.expert": 2, "precision.recipe": recipe}
+        base = {"parallel.expert": 2, "precision.recipe": recipe, "proof.expert_rows": "exchange"}
         peers = {**base, "proof.expert_rows": "peers"}
-        for name, settings in {"exchange": base, "captured": peers, "launched": {**peers, "proof.graph": "false"},
+        for name, settings in {"exchange": base, "captured": peers, "auto": {**base, "proof.expert_rows": "auto"}, "launched": {**peers, "proof.graph": "false"},
                                "little_room": {**peers, "parallel.expert_room": 1.99}}.items():
             self.runs.train(2, f"{name}.{recipe}", settings)
         self.runs.train(2, f"both.{recipe}", base, "--stop-at", "7", code=75)
@@ -220,6 +220,8 @@ class OnGpus:
             rows, expected = (self.runs.results(f"{run}.{recipe}", "memory_bytes") for run in (name, "exchange"))
             assert rows == expected, name
             assert self.runs.digest(f"{name}.{recipe}") == self.runs.digest(f"exchange.{recipe}"), name
+        memory = {name: self.runs.results(f"{name}.{recipe}")[-1]["memory_bytes"] for name in ("auto", "captured", "exchange")}
+        assert memory["auto"] == memory["captured"] != memory["exchange"], "auto reaches these GPUs' memory"
 
     def test_rows_in_peers_memory_need_peers_that_are_reached(self):
         if gpus() < 2:
@@ -229,6 +231,7 @@ class OnGpus:
             ranks = 2 if "proof.copy_engines" in settings else 2 * gpus()
             refusal = self.runs.train(ranks, f"refused{ranks}", {**peers, **settings}, code=4)
             assert "proof.expert_rows: peers needs expert groups" in refusal, refusal
+            self.runs.train(ranks, f"auto{ranks}", {**peers, **settings, "proof.expert_rows": "auto"})  # exchanges
 
     def test_more_ranks_than_gpus(self):
         ranks = gpus() + 1

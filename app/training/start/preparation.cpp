@@ -333,9 +333,16 @@ Deck checked_deck(const std::string& path, const std::vector<Override>& override
   return deck;
 }
 
+void settle_for(RunConfig& config, int ranks, int hosts) {
+  config.parallel.sharding_group.settle(ranks / hosts);
+  const bool together = ranks / hosts % config.parallel.expert == 0;
+  if (config.parallel.expert > 1) config.proof.settle_expert_rows(Runtime::back_end() == "Cuda" && together);
+}
+
 Prepared examine(const std::string& deck, const std::vector<Override>& overrides, int ranks) {
   Prepared run;
   run.deck = checked_deck(deck, overrides);
+  settle_for(run.deck.config, ranks, 1);
   const RunConfig& config = run.deck.config;
   run.most_evaluated = config.eval.batches * config.batch.global;
   Runtime::plan_for(static_cast<int>(config.run.threads.get()));
@@ -458,8 +465,8 @@ void fit_to_each_other(Prepared& run, const Mpi& mpi, Control& control, Problems
                                     "the run has bits of its own");
 }
 
-/// Compares the decks that the ranks have read. Collective over the world.
-void require_one_deck(const Prepared& run, const Mpi& mpi, Control& control, Problems& problems) {
+/// Compares the decks that the ranks have read; returns whether they are equal. Collective over the world.
+bool require_one_deck(const Prepared& run, const Mpi& mpi, Control& control, Problems& problems) {
   const std::vector<std::string> all = control.gather(hex(fnv1a64(resolved_text(run.deck))));
   std::vector<int> others;
   for (int r = 1; r < mpi.size(); ++r)
@@ -467,6 +474,7 @@ void require_one_deck(const Prepared& run, const Mpi& mpi, Control& control, Pro
   if (!others.empty())
     problems.add(Exit::deck, fmt::format("{} read another deck than rank 0 on {}: put one file where all hosts see it",
                                          places_text(mpi.hosts(), others), mpi.hosts().front()));
+  return others.empty();
 }
 
 /// Settles parallel.sharding_group host, which needs as many ranks on each host. Local, and equal on all ranks.
@@ -483,6 +491,14 @@ void settle_sharding_group(Prepared& run, const Mpi& mpi, Problems& problems) {
                                 "them so (mpiexec -ppn N, srun --ntasks-per-node=N), or use all, or a number that "
                                 "divides {} ranks",
                                 places_text(mpi.hosts(), all), mpi.size())}));
+}
+
+/// Settles proof.expert_rows auto of one deck for all ranks. Collective over the world.
+void settle_expert_rows(Prepared& run, const Mpi& mpi, Control& control) {
+  const auto expert = static_cast<int>(run.deck.config.parallel.expert);
+  ProofConfig& proof = run.deck.config.proof;
+  if (expert == 1 || mpi.size() % expert != 0 || proof.expert_rows != ExpertRows::automatic) return;
+  proof.settle_expert_rows(mpi.gpus_reach_each_other(control, run.gpu, expert));
 }
 
 /// Settles what depends on the machine, and adds the problems with it and with the number of ranks. Collective over the
@@ -506,7 +522,7 @@ void fit_to_machine(Prepared& run, Task task, const Mpi& mpi, Control& control, 
   for (const Finding& finding : refusals(config, mpi.size()))
     problems.add(Exit::deck, run.deck.provenance.located(finding));
   run.gpu = own_gpu(mpi);
-  require_one_deck(run, mpi, control, problems);
+  if (require_one_deck(run, mpi, control, problems)) settle_expert_rows(run, mpi, control);
   fit_to_each_other(run, mpi, control, problems);
   problems.add(problems_with_gpus(mpi, control, config.proof.share_gpu ? Sharing::allowed : Sharing::refused));
   problems.add(problems_with_threads(config.run.threads.get()));

@@ -59,6 +59,10 @@ struct Prepared {
   std::string trained_copy;  ///< says which evaluation file is, or equals, which training file; empty if none does
 };
 
+/// Settles what a run would find out of its machines: here `ranks` run on `hosts` equal hosts. In a build for GPUs,
+/// those of a host reach each other. Local.
+void settle_for(RunConfig& config, int ranks, int hosts);
+
 /// Prepares without a launch (validate, plan). Throws at once all problems with a run on `ranks` ranks that one process
 /// can find; memory is checked for one rank alone on this machine. Writes no files. Local.
 Prepared examine(const std::string& deck, const std::vector<Override>& overrides, int ranks);

@@ -52,6 +52,11 @@ void ProofConfig::derive(const RunConfig& config) {
   cuts.fill(full || shipped(config, blocks_have_one_owner) ? GatherCuts::tile : GatherCuts::flat);
 }
 
+void ProofConfig::settle_expert_rows(bool reached) {
+  if (expert_rows != ExpertRows::automatic) return;
+  expert_rows = reached && copy_engines && !share_gpu ? ExpertRows::peers : ExpertRows::exchange;
+}
+
 void ProofConfig::check(const RunConfig& config, std::vector<Finding>& found) const {
   const bool quantized = config.precision.primary_weights == PrimaryWeights::quantized;
   if (!quantized && wire == GatherWire::quantized)

@@ -15,7 +15,7 @@ struct ProofConfig {
   bool reduce_overlap = true;
   bool graph = true;
   bool copy_engines = true;
-  ExpertRows expert_rows = ExpertRows::exchange;
+  ExpertRows expert_rows = ExpertRows::automatic;
   bool share_gpu = false;
   bool mixed_hosts = false;
 
@@ -41,7 +41,8 @@ struct ProofConfig {
     v.key("expert_rows", self.expert_rows, OneOf(), may_change,
           "How rows reach experts of other ranks. exchange: sorted, sent, and sorted again, behind a wait of the host "
           "for their number; peers: kernels read and write them in the other ranks' memory, in steps that are one CUDA "
-          "graph, where all ranks of an expert group are on one host");
+          "graph, where all ranks of an expert group are on one host; auto: peers where the GPUs of each expert group "
+          "reach each other's memory, else exchange");
     v.key("share_gpu", self.share_gpu, OneOf(), may_change,
           "Let several ranks share a GPU; they talk through host memory");
     v.key("mixed_hosts", self.mixed_hosts, OneOf(), may_change,
@@ -50,6 +51,9 @@ struct ProofConfig {
   }
 
   void derive(const RunConfig& config);
+  /// Settles expert_rows auto, which stands for exchange until then: `reached` says whether the GPUs of each expert
+  /// group reach each other's memory.
+  void settle_expert_rows(bool reached);
   void check(const RunConfig& config, std::vector<Finding>& found) const;
   void advise(const RunConfig& config, std::vector<Finding>& found) const;
   static std::span<const Effect> effects();

@@ -22,6 +22,22 @@ TEST(ProofSection, CutsFollowFromWhatTravels) {
     EXPECT_EQ(cuts(holding(recipe, quantized, GatherWire::quantized)), GatherCuts::flat);
 }
 
+TEST(ProofSection, RowsMoveInPeersMemoryWhereItIsReached) {
+  const auto settled = [](bool reached, void (*change)(ProofConfig&)) {
+    ProofConfig proof;
+    change(proof);
+    proof.settle_expert_rows(reached);
+    return proof.expert_rows;
+  };
+  const auto nothing = [](ProofConfig&) {};
+  EXPECT_EQ(settled(true, nothing), ExpertRows::peers);
+  EXPECT_EQ(settled(false, nothing), ExpertRows::exchange);
+  EXPECT_EQ(settled(true, [](ProofConfig& c) { c.copy_engines = false; }), ExpertRows::exchange);
+  EXPECT_EQ(settled(true, [](ProofConfig& c) { c.share_gpu = true; }), ExpertRows::exchange);
+  EXPECT_EQ(settled(true, [](ProofConfig& c) { c.expert_rows = ExpertRows::exchange; }), ExpertRows::exchange);
+  EXPECT_EQ(settled(false, [](ProofConfig& c) { c.expert_rows = ExpertRows::peers; }), ExpertRows::peers);
+}
+
 TEST(ProofSection, FullShardingCutsBetweenRowsOfBlocks) {
   using enum PrimaryWeights;
   const auto cuts = [](RecipeName recipe, PrimaryWeights held) {
