@@ -11,10 +11,10 @@
 namespace tessera::bench {
 namespace {
 
-/// Sizes for a GPU: those of the largest GPT-2, with fewer rows of the head.
+/// Sizes for a GPU: those of the largest GPT-2, and as many logits as the head makes at once.
 const bool large = Runtime::back_end() == "Cuda";
 const std::int64_t tokens = large ? 16384 : 4096, hidden = large ? 1600 : 512, vocabulary = large ? 50304 : 256;
-constexpr std::int64_t rows_of_head = 4096;
+const std::int64_t logits_at_once = std::int64_t{1} << (large ? 28 : 20);
 
 Work moved(std::initializer_list<Tensor> tensors) {
   Work work;
@@ -153,13 +153,18 @@ void sorting(benchmark::State& state) {
   b.run(moved({keys, order}), [&] { sort_by_key(b.stream(), b.arena(), order, offsets, keys); });
 }
 
+/// Of the vocabulary of GPT-2, Llama 3 or Qwen 2.5.
 template <class T> void loss(benchmark::State& state) {
   Bench b(state);
-  const Tensor logits = b.random<T>({rows_of_head, vocabulary}), d = b.empty<T>(logits.shape),
-               targets = b.indices({rows_of_head}, vocabulary);
+  const std::int64_t words = state.range(0), rows = logits_at_once / words;
+  const Tensor logits = b.random<T>({rows, words}), d = b.empty<T>(logits.shape), targets = b.indices({rows}, words);
   const Tensor sum = b.random<double>({1}), scale = b.random<double>({1});
   b.run(moved({logits, d}),
-        [&] { cross_entropy(b.stream(), b.arena(), sum.as<double>(), d, logits, targets, vocabulary, scale); });
+        [&] { cross_entropy(b.stream(), b.arena(), sum.as<double>(), d, logits, targets, words, scale); });
+}
+void vocabularies(benchmark::internal::Benchmark* loss) {
+  timed(loss);
+  for (const std::int64_t words : {50304, 128256, 151936}) loss->Arg(words);
 }
 
 #define BOTH_TYPES(f)                \
@@ -179,7 +184,8 @@ BOTH_TYPES(rms_norm_gradients);
 BOTH_TYPES(embedding);
 BOTH_TYPES(embedding_gradient);
 BENCHMARK(sorting)->Apply(timed);
-BOTH_TYPES(loss);
+BENCHMARK(loss<float>)->Apply(vocabularies);
+BENCHMARK(loss<bf16>)->Apply(vocabularies);
 
 }  // namespace
 }  // namespace tessera::bench

@@ -21,7 +21,10 @@ constexpr float nan = std::numeric_limits<float>::quiet_NaN();
 struct Size {
   std::int64_t rows, vocabulary, padded;
 };
-constexpr Size sizes[] = {{1, 1, 1}, {3, 5, 8}, {70, 257, 384}, {4, 1100, 1152}, {2, 512, 512}, {2500, 5, 8}};
+/// Rows of the last four are longer than half of the shared memory of a multiprocessor.
+constexpr Size sizes[] = {{1, 1, 1},    {3, 5, 8},         {70, 257, 384},    {4, 1100, 1152},    {2, 512, 512},
+                          {2500, 5, 8}, {3, 60000, 60032}, {4, 128256, 128256},
+                          {2, 300000, 300032}, {2, 470000, 470016}};
 
 // Logits whose padded columns are NaN, as uninitialised memory may be, and targets that include the first and last
 // column.
