@@ -2,12 +2,13 @@
 """Training steps of two hosts joined by a slow link: sharding over all ranks beside sharding inside hosts, and wires of gradients.
 
     slow_links.py TESSERA MPIEXEC [--rates 50mbit ...] [--ranks 2] [--rounds 3] [--steps 12] [--warm 2] [--only NAME ...] [--out FILE]
-                  [--deck FILE [--set KEY=VALUE ...]] [--gpus] [--paced LIBRARY]
+                  [--deck FILE [--set KEY=VALUE ...]] [--gpus N] [--paced LIBRARY]
 
 The hosts are namespaces of this machine (tests/hosts), of two ranks each, or of `--ranks`; needs root. Without a deck they
-train a small model on CPUs. With `--gpus` each rank has a GPU of its own, and a host sees those of its ranks alone. With
-`--paced`, for kernels that can limit no link, hosts share the machine's loopback, and LIBRARY (build/*/tests/bench/
-libpaced_sockets.so) paces what ranks send by TCP; the bytes are then those of the sends, without headers. Before anything runs it prints what each way should take: the bytes that the plan says a host receives in a step, over the rate.
+train a small model on CPUs. With `--gpus` a host sees N GPUs, which no other one sees. With `--paced`, for kernels that can
+limit no link, hosts share the machine's loopback, and LIBRARY (build/*/tests/bench/libpaced_sockets.so) paces what ranks
+send by TCP; the bytes are then those of the sends, without headers. Before anything runs it prints what each way should
+take: the bytes that the plan says a host receives in a step, over the rate.
 Then the ways run by turns, a round after another; a round has each way once over each slow link. The last round has a
 perfect link, which shows what all but the link takes. Prints medians; FILE gets a JSON line a run. 77: no hosts can be
 simulated here.
@@ -150,15 +151,15 @@ def table(rate, rows, names, bytes_of):
     return text
 
 
-def gpus_of_host(number, ranks):
-    """Of the host's ranks, in the order of hosts."""
-    return ",".join(str(number * ranks + i) for i in range(ranks))
+def gpus_of_host(number, gpus):
+    """As many for each, in the order of hosts."""
+    return ",".join(str(number * gpus + i) for i in range(gpus))
 
 
 def hosts_in(folder, options):
     hosts = PacedHosts(folder, len(NAMES), options.paced) if options.paced else Hosts(folder, len(NAMES))
     for number, name in enumerate(NAMES if options.gpus else ()):
-        hosts.environment.setdefault(name, {})["CUDA_VISIBLE_DEVICES"] = gpus_of_host(number, options.ranks)
+        hosts.environment.setdefault(name, {})["CUDA_VISIBLE_DEVICES"] = gpus_of_host(number, options.gpus)
     return hosts
 
 
@@ -173,7 +174,7 @@ def main():
     parser.add_argument("--warm", type=int, default=2, help="steps before those that count")
     parser.add_argument("--deck", type=os.path.realpath)
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
-    parser.add_argument("--gpus", action="store_true")
+    parser.add_argument("--gpus", type=int, default=0, metavar="N", help="of each host; fewer than its ranks: with --set proof.share_gpu=true")
     parser.add_argument("--paced", type=os.path.realpath, metavar="LIBRARY")
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="ways whose names begin so")
     parser.add_argument("--out", help="file to which a line a run is appended")
