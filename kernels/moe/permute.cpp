@@ -195,9 +195,8 @@ void clear_rows_behind(Stream& stream, const Tensor& rows, const Routing& routin
 void clear_gaps(Stream& stream, const Tensor& rows, const Routing& arrival, const Tensor& end) {
   const std::int32_t* const token = arrival.token_of_row.as<std::int32_t>();
   const std::int32_t* const behind = end ? end.as<std::int32_t>() : nullptr;
-  // mutation: rows_behind_those_of_peers_are_kept
   clear_unused(stream, "clear_gaps", rows, arrival, KOKKOS_LAMBDA(std::int64_t r) {
-    return token[r] < 0 && (behind == nullptr || r < *behind);
+    return token[r] < 0 && (behind == nullptr || r < *behind);  // mutation: rows_behind_those_of_peers_are_kept
   });
 }
 
