@@ -36,7 +36,7 @@ void find_amax(Stream& stream, FormatId format, const TableView& table, Reading 
       each_owned_patch(
           stream, "quantize: largest of patches", table, [=](std::int64_t unit, const Descriptor& d, const Patch& p) {
             table.largest[0][unit] = host::largest<F, M>(d, p, Side::rowwise);
-            // Rows that are rotated come by sixteens, as only a matrix with a columnwise copy must have them.
+            // The Hadamard rotation reads whole blocks of sixteen rows: only a columnwise copy requires them.
             const bool apart = rotated && d.side[1].amax != nullptr;
             table.largest[1][unit] = apart ? host::largest<F, M>(d, p, Side::columnwise) : table.largest[0][unit];
           });

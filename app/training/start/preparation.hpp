@@ -59,8 +59,8 @@ struct Prepared {
   std::string trained_copy;  ///< says which evaluation file is, or equals, which training file; empty if none does
 };
 
-/// Settles what a run would find out of its machines: here `ranks` run on `hosts` equal hosts. In a build for GPUs,
-/// those of a host reach each other. Local.
+/// Settles parallel.sharding_group host and proof.expert_rows auto, which a run settles on its machines, for a plan of
+/// `ranks` ranks on `hosts` equal hosts. In a build for GPUs, those of a host reach each other. Local.
 void settle_for(RunConfig& config, int ranks, int hosts);
 
 /// Prepares without a launch (validate, plan). Throws at once all problems with a run on `ranks` ranks that one process

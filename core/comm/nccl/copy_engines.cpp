@@ -52,13 +52,15 @@ struct CopyEngines::Exported {
   }
 };
 
+bool CopyEngines::supported() { return driver().batch && driver().range; }
+
 CopyEngines::CopyEngines(const RankIn& place, cudaStream_t stream, const std::string& host, Gather gather)
     : place_(place), stream_(stream), gather_(std::move(gather)) {
   const auto size = static_cast<std::size_t>(place.size);
   std::array<char, 256> mine{};
   host.copy(mine.data(), mine.size());
   const std::vector<std::byte> hosts = gather_(std::as_bytes(std::span(mine)));
-  bool usable = driver().batch && driver().range;
+  bool usable = supported();
   for (std::size_t r = 0; r < size; ++r)
     usable = usable && std::memcmp(hosts.data() + r * mine.size(), mine.data(), mine.size()) == 0;
   std::vector<std::uint32_t> flags(2 * size + 1, 0);

@@ -29,6 +29,8 @@ class CopyEngines {
   /// `host` names this rank's host. Collective over the communicator, as are open() and the destructor. The stream must
   /// have ended its operations before the destructor.
   CopyEngines(const RankIn& place, cudaStream_t stream, const std::string& host, Gather gather);
+  /// Whether the driver has the stream memory operations that these collectives wait by. Local.
+  static bool supported();
   ~CopyEngines();
   CopyEngines(const CopyEngines&) = delete;
   CopyEngines& operator=(const CopyEngines&) = delete;

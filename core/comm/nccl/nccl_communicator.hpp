@@ -12,8 +12,8 @@ namespace tessera {
 Mesh nccl_mesh(MpiWatch& watch, const Ranks& ranks, Device& device, std::chrono::seconds timeout,
                const MpiOptions& options);
 
-/// Whether the GPUs of each `group` neighbouring ranks reach each other's memory; `gpu`: this rank's, an index of CUDA.
-/// False in a host build. Collective over the world.
+/// Whether copy engines can be used and the GPUs of each `group` neighbouring ranks have peer access to each other by
+/// CUDA IPC. `gpu`: this rank's, an index of CUDA. False in a host build. Collective over the world.
 bool gpus_reach_each_other(Control& control, int gpu, int group);
 
 /// NCCL's version at run time, such as "2.28.3"; empty in a host build.

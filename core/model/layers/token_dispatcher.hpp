@@ -84,7 +84,8 @@ class TokenDispatcher {
   bool local() const { return moe_.group.size == 1; }
   ArrivalShape arrival(const Saved& saved) const;
   PeerRows peers(const Call& call, const Saved& saved) const;
-  /// Zeroes what no rank sends of the rows that are read: gaps between experts, and those behind the end if they are.
+  /// Zeroes rows that no rank sends: gaps between experts, and those behind the last expert's where there is no
+  /// rows_end().
   void clear_unsent(const Call& call, const Saved& saved, const Tensor& rows) const;
   Tensor of_tokens(Arena& arena, const Saved& saved, const Tensor& experts_rows) const;
   Dispatch send(const Call& call, const Saved& saved, const Tensor& experts_rows, const Tensor& of_tokens,

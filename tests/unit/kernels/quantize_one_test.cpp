@@ -211,6 +211,9 @@ TYPED_TEST(QuantizeOne, RowsFromTheEndOnAreNeitherReadNorWritten) {
           quantize_one(this->device.compute(), formats::id_of<F>, one->item, purpose);
         }
         EXPECT_TRUE(c.whole.rowwise.untouched(this->device) && c.whole.columnwise.untouched(this->device));
+        if constexpr (F::scaled ? F::block.rows != F::block.columns : F::tensor_amax)
+          for (const Side side : {Side::rowwise, Side::columnwise})
+            expect_factors(this->device, c.whole, purpose, {side}, 8);
         EXPECT_EQ(test::on_host<std::uint64_t>(this->device, c.whole.item.not_finite),
                   test::on_host<std::uint64_t>(this->device, c.part.item.not_finite));
         for (const Side side : {Side::rowwise, Side::columnwise}) {

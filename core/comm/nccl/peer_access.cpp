@@ -3,12 +3,13 @@
 #include <algorithm>
 #include <cstring>
 
+#include "core/comm/nccl/copy_engines.cuh"
 #include "core/comm/nccl/nccl_communicator.hpp"
 
 namespace tessera {
 namespace {
 
-/// Memory of this rank's GPU that others try to open; without any where it cannot be exported.
+/// Memory of this rank's GPU whose CUDA IPC handle the other ranks try to open; no handle where it has none.
 class Sample {
  public:
   explicit Sample(int gpu) {
@@ -48,7 +49,7 @@ bool gpus_reach_each_other(Control& control, int gpu, int group) {
   const Sample mine(gpu);
   const std::vector<std::string> all = control.gather(mine.exported());
   const int first = control.rank() / group * group;
-  bool reached = !mine.exported().empty();
+  bool reached = CopyEngines::supported() && !mine.exported().empty();
   for (int r = first; r < std::min(first + group, control.size()); ++r)
     if (r != control.rank()) reached = reached && opens(all[static_cast<std::size_t>(r)]);
   return control.max(reached ? 0 : 1) == 0;  // a sample lives until all have tried it
