@@ -1,6 +1,6 @@
 // Cross entropy, one block of threads per row: online softmax (maximum and sum in one read). Then comes a second read,
-// which replaces the logits by their gradient. The second read comes from shared memory if two rows fit there, else
-// from L2.
+// which replaces the logits by their gradient. It finds the row's first columns in shared memory, and the others in L2,
+// most of them, since it takes what was read last first.
 #include "kernels/base/bulk.cuh"
 #include "kernels/base/columns.cuh"
 #include "kernels/base/cuda.cuh"
@@ -14,7 +14,7 @@ namespace {
 
 using columns::Lanes;
 
-constexpr int block_threads = 512, warps = block_threads / 32;
+constexpr int block_threads = 512, warps = block_threads / 32, blocks_at_once = 3;
 
 /// Exponential and rounding for fp32 logits: the project's own.
 template <class T>
@@ -92,7 +92,7 @@ struct Rows {
   T* dlogits;
   const T* logits;
   const std::int32_t* targets;
-  int vocabulary, padded;
+  int vocabulary, padded, held_columns;
   const double* scale;  ///< null without dlogits
 };
 
@@ -102,68 +102,76 @@ __device__ void load(float (&x)[lanes], const T* place) {
   for (int l = 0; l < lanes; ++l) x[l] = float(pack.value[l]);
 }
 
-/// A row that stays in global memory: available at once.
 template <class T>
-struct InPlace {
-  const T* z;
-  __device__ void await(int) {}
-};
-constexpr int most_pieces = 32;
+constexpr int step = block_threads * columns::widest<T>;  ///< columns that a block reads at once
+/// Shared memory that each of the blocks on a multiprocessor can have, beside barriers, in steps of a block.
+constexpr int most_pieces = (72 << 10) / (block_threads * 16);
 
-/// A row that is fetched to shared memory in pieces, one for each step of the block.
+/// A row whose first columns, whole steps or all, are copied to shared memory, a piece for each step.
 template <class T>
-struct InShared {
-  const T* z;
+struct Row {
+  const T *all, *held;
+  int held_columns;
   bulk::Arrival* arrived;
-  __device__ void await(int piece) { arrived[piece].wait(); }
+
+  /// The columns from `column` on, which are ready when it returns.
+  __device__ const T* at(int column) {
+    if (column >= held_columns) return all + column;
+    arrived[column / step<T>].wait();
+    return held + column;
+  }
+  /// A block must not end before its copies have arrived.
+  __device__ void await() {
+    for (int column = 0; column < held_columns; column += step<T>) at(column);
+  }
 };
 template <class T>
-__device__ InShared<T> fetched(const T* row, int padded, int step) {
+__device__ Row<T> start_copies(const T* row, int held_columns) {
   extern __shared__ __align__(128) unsigned char memory[];
   __shared__ bulk::Arrival arrived[most_pieces];
   T* const to = reinterpret_cast<T*>(memory);
-  const int pieces = (padded + step - 1) / step;
   if (threadIdx.x == 0) {
+    const int pieces = (held_columns + step<T> - 1) / step<T>;
     for (int i = 0; i < pieces; ++i) arrived[i].init();
     for (int i = 0; i < pieces; ++i) {
-      const int columns = min(step, padded - i * step);
-      arrived[i].fetch(to + i * step, row + i * step, static_cast<std::uint32_t>(columns * sizeof(T)));
+      const int first = i * step<T>, columns = min(step<T>, held_columns - first);
+      arrived[i].fetch(to + first, row + first, static_cast<std::uint32_t>(columns * sizeof(T)));
     }
   }
   __syncthreads();
-  return {to, arrived};
+  return {row, to, held_columns, arrived};
 }
 
-template <class T, class Row>
-__device__ void row_loss(const Rows<T>& p, Row row, float wanted) {
-  using E = Exponential<T>;
-  constexpr int lanes = columns::widest<T>, step = block_threads * lanes;
-  const std::int64_t at = std::int64_t{blockIdx.x} * p.padded;
-  const int target = p.targets[blockIdx.x], whole_packs = p.vocabulary / lanes * lanes;
-  const int first = static_cast<int>(threadIdx.x) * lanes;
+template <class T>
+__device__ Peak<T> row_peak(const Rows<T>& p, Row<T>& row) {
+  constexpr int lanes = columns::widest<T>;
+  const int whole_packs = p.vocabulary / lanes * lanes;
   float x[lanes];
   Peak<T> mine;
-  for (int column = first, piece = 0; column < whole_packs; column += step, ++piece) {
-    row.await(piece);
-    load(x, row.z + column);
+  for (int column = static_cast<int>(threadIdx.x) * lanes; column < whole_packs; column += step<T>) {
+    load(x, row.at(column));
     mine.add(x);
   }
   // The rest of the vocabulary is shorter than a pack.
   if (const int column = whole_packs + static_cast<int>(threadIdx.x); column < p.vocabulary) {
-    row.await(whole_packs / step);
-    const float one[1] = {float(row.z[column])};
+    const float one[1] = {float(*row.at(column))};
     mine.add(one);
   }
-  const Peak<T> peak = over_block(mine);
-  if (threadIdx.x == 0) p.losses[blockIdx.x] = log_of(peak.sum) + (peak.top - wanted);
-  if (p.dlogits == nullptr) {  // a block must not end before its fetches have arrived
-    for (int piece = 0; piece * step < p.padded; ++piece) row.await(piece);
-    return;
-  }
+  return over_block(mine);
+}
+
+template <class T>
+__device__ void row_gradient(const Rows<T>& p, Row<T>& row, const Peak<T>& peak) {
+  using E = Exponential<T>;
+  constexpr int lanes = columns::widest<T>;
+  const std::int64_t at = std::int64_t{blockIdx.x} * p.padded;
+  const int target = p.targets[blockIdx.x];
   const float scale = static_cast<float>(*p.scale), share = scale / peak.sum;
-  for (int column = first, piece = 0; column < p.padded; column += step, ++piece) {
-    row.await(piece);
-    load(x, row.z + column);
+  float x[lanes];
+  const int last = (p.padded - 1) / step<T> * step<T> + static_cast<int>(threadIdx.x) * lanes;
+  for (int column = last; column >= 0; column -= step<T>) {
+    if (column >= p.padded) continue;
+    load(x, row.at(column));
     for (int l = 0; l < lanes; ++l) x[l] = E::of(x[l] - peak.top) * share;
     if (target >= column && target < column + lanes)
       for (int l = 0; l < lanes; ++l) x[l] -= column + l == target ? scale : 0.0f;
@@ -185,35 +193,36 @@ __device__ void no_loss(const Rows<T>& p) {
     Exponential<T>::store(row + column, zeros);
 }
 
-template <class T, bool in_shared>
-__global__ void __launch_bounds__(block_threads, 2) row_kernel(const Rows<T> p) {
+template <class T>
+__global__ void __launch_bounds__(block_threads, blocks_at_once) row_kernel(const Rows<T> p) {
   const T* const z = p.logits + std::int64_t{blockIdx.x} * p.padded;
   if (p.targets[blockIdx.x] == no_target) return no_loss(p);
   const float wanted = float(z[p.targets[blockIdx.x]]);  // read before dlogits, which may be the same memory
-  if constexpr (in_shared)
-    row_loss(p, fetched(z, p.padded, block_threads * columns::widest<T>), wanted);
+  Row<T> row = start_copies(z, p.held_columns);
+  const Peak<T> peak = row_peak(p, row);
+  if (threadIdx.x == 0) p.losses[blockIdx.x] = log_of(peak.sum) + (peak.top - wanted);
+  if (p.dlogits != nullptr)
+    row_gradient(p, row, peak);
   else
-    row_loss(p, InPlace<T>{z}, wanted);
+    row.await();
 }
-
-/// Shared memory that each of two blocks on a multiprocessor can have, beside barriers.
-constexpr int half_of_shared = 112 << 10;
 
 template <class T>
 void start(Stream& stream, const Tensor& losses, const Tensor& dlogits, const Tensor& logits, const Tensor& targets,
            std::int64_t vocabulary, const Tensor& scale) {
-  const Rows<T> p{losses.as<float>(),         dlogits ? dlogits.as<T>() : nullptr, logits.as<T>(),
-                  targets.as<std::int32_t>(), static_cast<int>(vocabulary),        static_cast<int>(logits.columns()),
-                  dlogits ? scale.as<double>() : nullptr};
-  const auto rows = static_cast<unsigned>(logits.rows());
-  const cudaStream_t queue = space_of(stream).cuda_stream();
-  const int bytes = p.padded * static_cast<int>(sizeof(T));
-  const bool in_shared =
-      p.padded <= most_pieces * block_threads * columns::widest<T> && bytes <= half_of_shared && bulk::fits(bytes);
-  if (in_shared)
-    start_kernel(queue, "row_losses", row_kernel<T, true>, {rows, block_threads, static_cast<std::size_t>(bytes)}, p);
-  else
-    start_kernel(queue, "row_losses", row_kernel<T, false>, {rows, block_threads}, p);
+  const int padded = static_cast<int>(logits.columns());
+  const int held = std::min(padded, most_pieces * step<T>), bytes = held * static_cast<int>(sizeof(T));
+  const bool holds = bulk::fits(bytes);
+  const Rows<T> p{.losses = losses.as<float>(),
+                  .dlogits = dlogits ? dlogits.as<T>() : nullptr,
+                  .logits = logits.as<T>(),
+                  .targets = targets.as<std::int32_t>(),
+                  .vocabulary = static_cast<int>(vocabulary),
+                  .padded = padded,
+                  .held_columns = holds ? held : 0,
+                  .scale = dlogits ? scale.as<double>() : nullptr};
+  start_kernel(space_of(stream).cuda_stream(), "row_losses", row_kernel<T>,
+               {static_cast<unsigned>(logits.rows()), block_threads, static_cast<std::size_t>(holds ? bytes : 0)}, p);
 }
 
 constexpr int sum_threads = 1024;

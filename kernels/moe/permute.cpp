@@ -112,18 +112,24 @@ void backward(Stream& stream, const Tensor& dy_rows, const Tensor& dweight, cons
   });
 }
 
-// Clears the rows for which `unused(row)` is true; there are none if there are as many rows as slots and none of these
-// is dropped. In words, where rows consist of them.
+// Clears the rows for which `unused(row)` is true, which are few, so that a work item looks at many.
 template <class Word, class F>
 void clear_rows(Stream& stream, const char* name, const Tensor& rows, const F& unused) {
   const std::int64_t words = rows.columns() * size_of(rows.type) / static_cast<std::int64_t>(sizeof(Word));
   Word* const out = static_cast<Word*>(rows.data);
-  launch_rows(stream, name, rows.rows(), KOKKOS_LAMBDA(const Row& row, std::int64_t r) {
-    if (!unused(r)) return;
-    Word* const to = out + r * words;
-    row.each(words, [=](std::int64_t i) { to[i] = Word{}; });
+  constexpr std::int64_t at_once = 32;
+  const std::int64_t end = rows.rows();
+  launch_rows(stream, name, ceil_div(end, at_once), KOKKOS_LAMBDA(const Row& row, std::int64_t group) {
+    for (std::int64_t r = group * at_once; r < end && r < (group + 1) * at_once; ++r) {
+      if (!unused(r)) continue;
+      Word* const to = out + r * words;
+      row.each(words, [=](std::int64_t i) { to[i] = Word{}; });
+    }
   });
 }
+
+// There are no unused rows if there are as many rows as slots and none of these is dropped. Clears in words where rows
+// consist of them.
 template <class F>
 void clear_unused(Stream& stream, const char* name, const Tensor& rows, const Routing& routing, const F& unused) {
   if (rows.rows() == routing.row_of_slot.elements() && !routing.drops) return;  // mutation: no_gaps_where_slots_drop
