@@ -233,6 +233,18 @@ class AnyRanks(runs.Runs):
     def test_sharding_groups(self):
         self.check_all(GROUPED)
 
+    def test_groups_of_one_rank_in_the_order_of_ranks(self):
+        """They shard nothing, so that full sharding has the bits of the optimizer's; larger groups have those of all ranks."""
+        def masters(sharding, group):
+            rows = self.run_of(f"order_{sharding}_{group}", "fp32", "dense", 4, "reduce.order=rank", "batch.global=16", f"sharding={sharding}",
+                               f"parallel.sharding_group={group}")
+            return [row["masters"] for row in rows]
+        optimizer, full = masters("optimizer", "all"), masters("full", "all")
+        assert len(optimizer) == STEPS and optimizer[0] != optimizer[-1] != full[-1], "runs whose orders differ, and that learn"
+        assert masters("full", "1") == optimizer
+        assert masters("full", "2") == full
+        assert masters("optimizer", "2") == masters("optimizer", "1") == optimizer
+
     def test_rows(self):
         self.check_all(ROWED)
         assert self.alone(ROWED[0])[0][0]["gradients"] != self.alone(ROWED[0]._replace(recipe="nvfp4"))[0][0]["gradients"]
