@@ -1,6 +1,6 @@
 // Cross entropy, one block of threads per row: online softmax (maximum and sum in one read). Then comes a second read,
-// which replaces the logits by their gradient. It finds the row's first columns in shared memory, and the others in L2,
-// most of them, since it takes what was read last first.
+// which replaces the logits by their gradient. It finds a row's first columns in shared memory and takes the others
+// backwards, so that the cache still has those that were read last.
 #include "kernels/base/bulk.cuh"
 #include "kernels/base/columns.cuh"
 #include "kernels/base/cuda.cuh"
@@ -92,7 +92,8 @@ struct Rows {
   T* dlogits;
   const T* logits;
   const std::int32_t* targets;
-  int vocabulary, padded, held_columns;
+  int vocabulary, padded;
+  int held_columns;     ///< the first of each row, which shared memory holds
   const double* scale;  ///< null without dlogits
 };
 
