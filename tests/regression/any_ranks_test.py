@@ -233,7 +233,7 @@ class AnyRanks(runs.Runs):
     def test_sharding_groups(self):
         self.check_all(GROUPED)
 
-    def test_groups_of_one_rank_in_the_order_of_ranks(self):
+    def test_groups_of_one_rank(self):
         """They shard nothing, so that full sharding has the bits of the optimizer's; larger groups have those of all ranks."""
         def masters(sharding, group):
             rows = self.run_of(f"order_{sharding}_{group}", "fp32", "dense", 4, "reduce.order=rank", "batch.global=16", f"sharding={sharding}",
