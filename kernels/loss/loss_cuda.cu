@@ -105,12 +105,12 @@ __device__ void load(float (&x)[lanes], const T* place) {
 
 template <class T>
 constexpr int step = block_threads * columns::widest<T>;  ///< columns that a block reads at once
-/// Shared memory that each of the blocks on a multiprocessor can have, beside barriers, in steps of a block.
+/// Steps of a block that its shared memory holds, where three blocks share a multiprocessor's 228 kB.
 constexpr int most_pieces = (72 << 10) / (block_threads * 16);
 
-/// A row whose first columns, whole steps or all, are copied to shared memory, a piece for each step.
+/// A row of logits whose first columns are prefetched to shared memory by bulk copies, one for each step of the block.
 template <class T>
-struct Row {
+struct HeldRow {
   const T *all, *held;
   int held_columns;
   bulk::Arrival* arrived;
@@ -126,8 +126,9 @@ struct Row {
     for (int column = 0; column < held_columns; column += step<T>) at(column);
   }
 };
+/// Starts the copies of its first columns. Called by all threads of a block.
 template <class T>
-__device__ Row<T> start_copies(const T* row, int held_columns) {
+__device__ HeldRow<T> start_copies(const T* row, int held_columns) {
   extern __shared__ __align__(128) unsigned char memory[];
   __shared__ bulk::Arrival arrived[most_pieces];
   T* const to = reinterpret_cast<T*>(memory);
@@ -144,7 +145,7 @@ __device__ Row<T> start_copies(const T* row, int held_columns) {
 }
 
 template <class T>
-__device__ Peak<T> row_peak(const Rows<T>& p, Row<T>& row) {
+__device__ Peak<T> row_peak(const Rows<T>& p, HeldRow<T>& row) {
   constexpr int lanes = columns::widest<T>;
   const int whole_packs = p.vocabulary / lanes * lanes;
   float x[lanes];
@@ -162,7 +163,7 @@ __device__ Peak<T> row_peak(const Rows<T>& p, Row<T>& row) {
 }
 
 template <class T>
-__device__ void row_gradient(const Rows<T>& p, Row<T>& row, const Peak<T>& peak) {
+__device__ void row_gradient(const Rows<T>& p, HeldRow<T>& row, const Peak<T>& peak) {
   using E = Exponential<T>;
   constexpr int lanes = columns::widest<T>;
   const std::int64_t at = std::int64_t{blockIdx.x} * p.padded;
@@ -199,7 +200,7 @@ __global__ void __launch_bounds__(block_threads, blocks_at_once) row_kernel(cons
   const T* const z = p.logits + std::int64_t{blockIdx.x} * p.padded;
   if (p.targets[blockIdx.x] == no_target) return no_loss(p);
   const float wanted = float(z[p.targets[blockIdx.x]]);  // read before dlogits, which may be the same memory
-  Row<T> row = start_copies(z, p.held_columns);
+  HeldRow<T> row = start_copies(z, p.held_columns);
   const Peak<T> peak = row_peak(p, row);
   if (threadIdx.x == 0) p.losses[blockIdx.x] = log_of(peak.sum) + (peak.top - wanted);
   if (p.dlogits != nullptr)

@@ -112,7 +112,8 @@ void backward(Stream& stream, const Tensor& dy_rows, const Tensor& dweight, cons
   });
 }
 
-// Clears the rows for which `unused(row)` is true, which are few, so that a work item looks at many.
+// Clears the rows for which `unused(row)` is true. They are few, and a GPU's block for each row would cost more than
+// the writes, so that a work item looks at many.
 template <class Word, class F>
 void clear_rows(Stream& stream, const char* name, const Tensor& rows, const F& unused) {
   const std::int64_t words = rows.columns() * size_of(rows.type) / static_cast<std::int64_t>(sizeof(Word));

@@ -453,6 +453,8 @@ void ParamSync::unshard_all(Stream& stream) {
              Dropped(), "regression.step_timeout StepTimeout.test_slow_retention_has_the_time_out_of_saves"),
     mutation("sums_of_ranks_are_alike", "a resume on other ranks, whose sums have another order, is not told",
              Swapped("by_batch ? 0 : ranks", "by_batch ? 0 : 1"), "unit.config_test Keys.OfSumsAreToldWhereTheirOrderChanges"),
+    mutation("groups_are_never_told", "a resume under sharding groups whose sums have another order is not told",
+             Swapped("told_of_sums", "may_change"), "unit.config_test Keys.OfShardingGroupsAreToldWhereTheOrderOfSumsChanges"),
     mutation("one_deck_for_all_steps", "an audit makes all steps with the deck of its first part",
              Swapped("|| !changes.empty()", "|| changes.size() > 99"), "regression.audit Audit.test_each_stretch_has_the_deck_that_made_it"),
     mutation("audits_follow_no_record", "an audit of a replay reads no choices from the record", Dropped(),

@@ -18,9 +18,10 @@ struct ParallelConfig {
 
   template <class Self, class V> static void visit(Self& self, V& v) {
     using enum Restart;
-    v.key("sharding_group", self.sharding_group, OneOf(), may_change,
+    v.key("sharding_group", self.sharding_group, OneOf(), told_of_sums,  // mutation: groups_are_never_told
           "Neighbouring ranks that keep one copy of what sharding divides; the groups are replicas, and between them "
-          "weights travel once a step. all; host: the ranks of a host; a number that divides the ranks. Same bits");
+          "weights travel once a step. all; host: the ranks of a host; a number that divides the ranks. Same bits, "
+          "unless sharding full has groups no larger than expert groups under reduce.order rank");
     v.key("expert", self.expert, from_to(1, 65536), told,
           "Neighbouring ranks that hold the experts between them (expert parallelism): rows of tokens travel to their "
           "experts' ranks and back; divides the ranks and the experts");

@@ -126,17 +126,18 @@ TEST(Keys, ChangeInAResumedRunAsTheirClassSays) {
   }
 }
 
+std::set<std::string> told(const Launched& before, const Launched& now) {
+  std::set<std::string> keys;
+  for (const KeyChange& change : changed_keys(before, now)) keys.insert(change.key);
+  return keys;
+}
+
 TEST(Keys, OfSumsAreToldWhereTheirOrderChanges) {
   RunConfig rank;
   rank.batch = {12, 2};
   RunConfig batch = rank, full = rank;
   batch.reduce.order = ReduceOrder::batch;
   full.sharding = Sharding::full;
-  const auto told = [](const Launched& before, const Launched& now) {
-    std::set<std::string> keys;
-    for (const KeyChange& change : changed_keys(before, now)) keys.insert(change.key);
-    return keys;
-  };
   using Keys = std::set<std::string>;
   EXPECT_EQ(told({rank, 1}, {batch, 1}), Keys{"reduce.order"});
   EXPECT_EQ(told({rank, 6}, {batch, 6}), Keys{}) << "a micro-batch a rank";
@@ -151,6 +152,26 @@ TEST(Keys, OfSumsAreToldWhereTheirOrderChanges) {
   EXPECT_EQ(told({full, 2}, {full, 3}), Keys{}) << "each micro-batch is reduced by itself";
   full.reduce.order = ReduceOrder::batch;
   EXPECT_EQ(told({batch, 2}, {full, 3}), Keys{});
+}
+
+TEST(Keys, OfShardingGroupsAreToldWhereTheOrderOfSumsChanges) {
+  using Keys = std::set<std::string>;
+  const Keys group{"parallel.sharding_group"};
+  RunConfig all;
+  all.batch = {16, 2};
+  all.sharding = Sharding::full;
+  RunConfig alone = all, pairs = all;
+  alone.parallel.sharding_group = 1;
+  pairs.parallel.sharding_group = 2;
+  EXPECT_EQ(told({all, 4}, {alone, 4}), group) << "a rank adds up its own micro-batches";
+  EXPECT_EQ(told({alone, 4}, {pairs, 4}), group);
+  EXPECT_EQ(told({all, 4}, {pairs, 4}), Keys{});
+  EXPECT_EQ(told({all, 8}, {alone, 8}), Keys{}) << "a micro-batch a rank";
+  EXPECT_EQ(told({alone, 2}, {alone, 4}), Keys{"ranks"});
+  all.parallel.expert = pairs.parallel.expert = 2;
+  EXPECT_EQ(told({all, 4}, {pairs, 4}), group) << "experts lie whole on each rank of a pair";
+  all.reduce.order = pairs.reduce.order = ReduceOrder::batch;
+  EXPECT_EQ(told({all, 4}, {pairs, 4}), Keys{});
 }
 
 TEST(Keys, OfSectionsThatComeOrGoAreChanged) {
