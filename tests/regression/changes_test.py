@@ -62,6 +62,14 @@ class Changes(runs.Runs):
                 lines = file["provenance"].attrs["changes"].decode().split("\n")
             assert lines == ["step 8: optimizer.decay_steps: 0 -> 4", "step 8: optimizer.schedule: constant -> wsd", "step 8: run.steps: 8 -> 12", ""]
 
+    def test_a_run_that_ended_goes_on_from_its_last_rate(self):
+        """Its schedule has no rate behind its last step: of a warm-up over all steps it would be none at all, of a cosine one that rises."""
+        for name, warmup, before in (("warm", 8, "0.01"), ("cosine", 2, "0")):
+            schedule = ["--set", f"optimizer.warmup_steps={warmup}", "--set", "optimizer.schedule=cosine"]
+            self.go(0, name, *schedule, source=None)
+            out, _ = self.go(75, name, *schedule, "--set", "run.steps=16", "--allow-change", "run.steps", "--stop-at", "9")
+            assert re.search(f"learning rate: step 9 has [0-9.e-]+, and had {before} before the change; the last one, 16, has 0\n", out), out
+
     def test_changes_count_from_the_checkpoint_that_is_resumed(self):
         """Not from a newer one that proves damaged."""
         self.base()

@@ -100,12 +100,12 @@ std::string changes_text(const SavedRun& saved, const RunConfig& now, const std:
   std::string text = fmt::format("changed after step {}:", counters.step);
   for (const KeyChange& change : changes) text += fmt::format(" {} {} -> {};", change.key, change.before, change.now);
   text.back() = '\n';
-  const std::int64_t next = counters.step + 1;
+  const std::int64_t next = counters.step + 1, ended = saved.deck.config.run.steps;
   if (touches(changes, "run.steps") || touches(changes, "optimizer."))
     text += fmt::format("  learning rate: step {} has {:.3g}, and had {:.3g} before the change; the last one, {}, has "
                         "{:.3g}\n",
                         next, learning_rate(now.optimizer, now.run.steps, next),
-                        learning_rate(saved.deck.config.optimizer, saved.deck.config.run.steps, next), now.run.steps,
+                        learning_rate(saved.deck.config.optimizer, ended, std::min(next, ended)), now.run.steps,
                         learning_rate(now.optimizer, now.run.steps, now.run.steps));
   if (touches(changes, "batch.global") || touches(changes, "data."))
     text += fmt::format("  samples: none is left out, {} of a step from sample {} on, at {}{}\n", now.batch.global,
